@@ -1,0 +1,139 @@
+"""The error tree: every failure a user can meet derives from `RadixRayError`.
+
+Errors cross process borders as `ErrorInfo` (see `radixray.protocol`) and are rebuilt as the same
+class on the other side, so `except rr.ContextLengthError` works whether the engine runs in this
+process, in an actor, or behind HTTP.
+"""
+
+from __future__ import annotations
+
+
+class RadixRayError(Exception):
+    """Base of all RadixRay errors.
+
+    Attributes:
+        message: what went wrong, with the limit that was crossed where there is one.
+        param: the name of the offending parameter, or None.
+        retryable: True when the same request may succeed if sent again unchanged.
+    """
+
+    retryable: bool = False
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only state does not survive the default exception pickling, and Ray pickles.
+        return (_rebuild, (type(self), self.message, self.param))
+
+
+def _rebuild(cls: type[RadixRayError], message: str, param: str | None) -> RadixRayError:
+    return cls(message, param=param)
+
+
+class InvalidRequestError(RadixRayError):
+    """A parameter is unknown, of the wrong type, or outside its limits."""
+
+
+class ContextLengthError(InvalidRequestError):
+    """The prompt, or prompt plus `max_tokens`, does not fit the context or the KV pool."""
+
+
+class ConstraintError(InvalidRequestError):
+    """A constraint (regex, schema, grammar) cannot be compiled or cannot be met."""
+
+
+class TemplateError(InvalidRequestError):
+    """The model's chat template is missing, fails, or rewrites earlier messages."""
+
+
+class ModelNotFoundError(RadixRayError):
+    """No model of that name: not embedded, not a local folder, not on the Hub or offline."""
+
+
+class UnsupportedModelError(RadixRayError):
+    """The model's architecture or tokenizer is not supported."""
+
+
+class NotReadyError(RadixRayError):
+    """A variable was read before the operation that fills it was awaited."""
+
+
+class NotInitializedError(RadixRayError):
+    """No runtime: call `rr.init()` first."""
+
+
+class DeploymentError(RadixRayError):
+    """Actors could not be started, or those running do not fit what was asked for."""
+
+
+class EngineError(RadixRayError):
+    """The engine failed while it ran this request; the actor lives on."""
+
+    retryable = True
+
+
+class EngineDiedError(RadixRayError):
+    """The model actor died or became unreachable while it ran this request."""
+
+    retryable = True
+
+
+class OverloadedError(RadixRayError):
+    """The waiting queue is full."""
+
+    retryable = True
+
+
+class AbortedError(RadixRayError):
+    """The request was aborted, by its caller or by a flush."""
+
+
+class ProgramError(RadixRayError):
+    """An operation of a program failed; `__cause__` is the reason.
+
+    Attributes:
+        op: the operation, e.g. ``gen('answer')``.
+        branch: the path of fork indices from the root, e.g. ``(2, 0)``; empty at the root.
+        request_id: the engine's request, or None when none was sent.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        op: str = "",
+        branch: tuple[int, ...] = (),
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message, param=param)
+        self.op = op
+        self.branch = branch
+        self.request_id = request_id
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_program_error, (self.message, self.param, self.op, self.branch,
+                                         self.request_id, self.__cause__))
+
+
+def _rebuild_program_error(
+    message: str, param: str | None, op: str, branch: tuple[int, ...],
+    request_id: str | None, cause: BaseException | None,
+) -> ProgramError:
+    error = ProgramError(message, param=param, op=op, branch=branch, request_id=request_id)
+    error.__cause__ = cause
+    return error
+
+
+WIRE_ERRORS: dict[str, type[RadixRayError]] = {
+    cls.__name__: cls
+    for cls in (
+        RadixRayError, InvalidRequestError, ContextLengthError, ConstraintError, TemplateError,
+        ModelNotFoundError, UnsupportedModelError, NotInitializedError, DeploymentError,
+        EngineError, EngineDiedError, OverloadedError, AbortedError,
+    )
+}
+"""Errors that may travel in a Delta, by class name."""

@@ -1,0 +1,451 @@
+"""The messages between programs, the scheduler actor and model actors.
+
+Plain `msgspec.Struct`s: they can be printed, replayed, and sent as msgpack. Token ids travel,
+not text (`design.md`: tokenise once, at the edge).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from radixray.errors import (
+    WIRE_ERRORS,
+    ContextLengthError,
+    InvalidRequestError,
+    RadixRayError,
+)
+
+PROTOCOL_VERSION = 1
+
+MAX_STOP_STRINGS = 64
+MAX_STOP_LENGTH = 1024
+MAX_CHOICES = 1024
+MAX_SEED = 2**63 - 1
+
+
+class Constraint(msgspec.Struct, frozen=True, kw_only=True):
+    """What the output must match; exactly one field is set.
+
+    Attributes:
+        regex: Python `re` syntax, matched as by `re.fullmatch`.
+    """
+
+    regex: str | None = None
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How to choose tokens and when to stop. Names and meaning are the field's.
+
+    Attributes:
+        max_tokens: most tokens to generate; None takes what the context leaves. 0 only caches
+            the prompt.
+        temperature: 0 is greedy.
+        top_k: sample among the k likeliest tokens; -1 is off.
+        top_p: sample among the likeliest tokens whose probabilities sum to top_p.
+        min_p: drop tokens less likely than min_p times the likeliest.
+        frequency_penalty: subtracted from a token's logit per occurrence in the output.
+        presence_penalty: subtracted once if a token occurs in the output.
+        seed: makes sampling repeatable; None draws one. A token depends on (seed, position) and
+            the distribution only, never on the batch.
+        stop: strings that end the output; they are not part of it.
+        stop_token_ids: token ids that end the output, beside the model's own EOS ids.
+        ignore_eos: do not stop at the model's EOS ids.
+    """
+
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_k: int = -1
+    top_p: float = 1.0
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+    def validate(self) -> None:
+        """Raises InvalidRequestError, naming the parameter and its limit."""
+        if self.max_tokens is not None:
+            _check_int("max_tokens", self.max_tokens, 0)
+        _check_number("temperature", self.temperature, 0.0, 100.0)
+        _check_int("top_k", self.top_k, -1)
+        if self.top_k == 0:
+            raise InvalidRequestError("top_k must be -1 (off) or at least 1, not 0", param="top_k")
+        _check_number("top_p", self.top_p, 0.0, 1.0)
+        if self.top_p == 0:
+            raise InvalidRequestError("top_p must be above 0 and at most 1, not 0", param="top_p")
+        _check_number("min_p", self.min_p, 0.0, 1.0)
+        _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        if self.seed is not None:
+            _check_int("seed", self.seed, 0, MAX_SEED)
+        _check_sequence("stop", self.stop, MAX_STOP_STRINGS)
+        for stop in self.stop:
+            if not isinstance(stop, str) or not 1 <= len(stop) <= MAX_STOP_LENGTH:
+                raise InvalidRequestError(
+                    f"stop must hold strings of 1 to {MAX_STOP_LENGTH} characters, not {stop!r}",
+                    param="stop",
+                )
+        _check_sequence("stop_token_ids", self.stop_token_ids, MAX_STOP_STRINGS)
+        for token in self.stop_token_ids:
+            _check_int("stop_token_ids", token, 0)
+        if not isinstance(self.ignore_eos, bool):
+            raise InvalidRequestError(
+                f"ignore_eos must be true or false, not {self.ignore_eos!r}", param="ignore_eos"
+            )
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What callers need to know of a served model, so that they can tokenise and validate.
+
+    Attributes:
+        name: as given by the user (`--model`).
+        context_length: most tokens of one sequence, prompt and output together.
+        pool_tokens: tokens the KV pool of one model actor holds.
+        vocab_size: number of token ids the model scores.
+        eos_token_ids: ids that end a generation.
+        dtype: of the weights.
+        max_queued_requests: waiting requests one model actor accepts.
+    """
+
+    name: str
+    context_length: int
+    pool_tokens: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    dtype: str
+    max_queued_requests: int
+
+    @property
+    def max_sequence_tokens(self) -> int:
+        """Most tokens one request may hold: what the context and the pool both allow."""
+        return min(self.context_length, self.pool_tokens)
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
+    """Continue `prompt_ids`.
+
+    Attributes:
+        request_id: unique among live requests.
+        prompt_ids: at least one token id.
+        sampling: how to choose tokens.
+        constraint: what the output must match, or None.
+        cache_salt: requests share cached prefixes only with requests of the same salt.
+    """
+
+    request_id: str
+    prompt_ids: list[int]
+    sampling: SamplingParams = SamplingParams()
+    constraint: Constraint | None = None
+    cache_salt: str = ""
+
+    def validate(self, info: ModelInfo) -> None:
+        """Raises InvalidRequestError or ContextLengthError, naming parameter and limit."""
+        self.sampling.validate()
+        _check_prompt("prompt", self.prompt_ids, info)
+        _check_length(len(self.prompt_ids), self.sampling.max_tokens, info)
+
+    def max_new_tokens(self, info: ModelInfo) -> int:
+        """The number of tokens this request may generate."""
+        room = info.max_sequence_tokens - len(self.prompt_ids)
+        limit = self.sampling.max_tokens
+        return room if limit is None else min(limit, room)
+
+
+class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True, tag="score"):
+    """Log-probabilities of several continuations of one prompt, computed over a shared prefix.
+
+    Attributes:
+        request_id: unique among live requests.
+        prompt_ids: at least one token id.
+        choices: token ids of each continuation, each at least one.
+        cache_salt: as in GenerateRequest.
+    """
+
+    request_id: str
+    prompt_ids: list[int]
+    choices: list[list[int]]
+    cache_salt: str = ""
+
+    def validate(self, info: ModelInfo) -> None:
+        """Raises InvalidRequestError or ContextLengthError, naming parameter and limit."""
+        _check_prompt("prompt", self.prompt_ids, info)
+        if not 1 <= len(self.choices) <= MAX_CHOICES:
+            raise InvalidRequestError(
+                f"choices must hold 1 to {MAX_CHOICES} items, not {len(self.choices)}",
+                param="choices",
+            )
+        for choice in self.choices:
+            if not choice:
+                raise InvalidRequestError("choices must not be empty strings", param="choices")
+            _check_token_range("choices", choice, info)
+            _check_length(len(self.prompt_ids) + len(choice), 0, info)
+
+
+Request = GenerateRequest | ScoreRequest
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """Token counts of one request.
+
+    Attributes:
+        prompt: tokens of the prompt.
+        cached: prompt tokens whose KV was found in the radix cache.
+        completion: tokens generated.
+        jumped: generated tokens that the constraint forced, taken without asking the model.
+    """
+
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+    jumped: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            prompt=self.prompt + other.prompt,
+            cached=self.cached + other.cached,
+            completion=self.completion + other.completion,
+            jumped=self.jumped + other.jumped,
+        )
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A RadixRayError on the wire: class name, message, parameter."""
+
+    type: str
+    message: str
+    param: str | None = None
+
+    @classmethod
+    def of(cls, error: RadixRayError) -> ErrorInfo:
+        """The wire form of `error`; a class unknown to WIRE_ERRORS travels as its nearest base."""
+        name = next(c.__name__ for c in type(error).__mro__ if c.__name__ in WIRE_ERRORS)
+        return cls(type=name, message=error.message, param=error.param)
+
+    def to_error(self) -> RadixRayError:
+        """The error again, as the class it was."""
+        return WIRE_ERRORS.get(self.type, RadixRayError)(self.message, param=self.param)
+
+
+class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one engine step added to one request.
+
+    Attributes:
+        request_id: whose.
+        index: number of output tokens before this delta; lets a consumer spot loss or repeats.
+        token_ids: tokens this step added, stop token included.
+        text: characters that became certain; never part of a character, never part of a stop
+            string.
+        finish_reason: None while it runs; else ``stop``, ``length``, ``abort`` or ``error``.
+        stop_reason: the stop string or token id that ended it, or None.
+        usage: on the last delta, and on the first (with what was found in the cache).
+        logprobs: for a ScoreRequest's last delta, natural-log probabilities per choice and token.
+        error: set when finish_reason is ``error``.
+    """
+
+    request_id: str
+    index: int = 0
+    token_ids: list[int] = []
+    text: str = ""
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    usage: Usage | None = None
+    logprobs: list[list[float]] | None = None
+    error: ErrorInfo | None = None
+
+
+class Completion(msgspec.Struct, kw_only=True):
+    """The whole output of one GenerateRequest: its Deltas joined.
+
+    Attributes:
+        token_ids: all output tokens, stop token included.
+        text: the output, without stop token and stop string.
+        finish_reason: ``stop``, ``length`` or ``abort``.
+        stop_reason: the stop string or token id that ended it, or None.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    text: str
+    finish_reason: str
+    stop_reason: int | str | None
+    usage: Usage
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the scheduler actor sends a request, and why.
+
+    Attributes:
+        actor: Ray name of the model actor.
+        matched: prompt tokens that actor is believed to hold.
+        reason: ``prefix`` (holds the longest prefix), ``load`` (least loaded) or ``only``.
+    """
+
+    actor: str
+    matched: int
+    reason: str
+
+
+class CacheEvent(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A change of one radix tree.
+
+    Attributes:
+        kind: ``insert``, ``evict`` or ``clear``.
+        namespace: of the tree (`radixray.cache.radix_tree`).
+        tokens: little-endian int32 token ids of the whole path from the root.
+        start: tokens before `start` are still held; those from `start` on came or went.
+    """
+
+    kind: str
+    namespace: str = ""
+    tokens: bytes = b""
+    start: int = 0
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model actor tells the scheduler actor after steps that changed something.
+
+    Attributes:
+        actor: Ray name of the model actor.
+        incarnation: differs after each restart of the actor.
+        sequence: one more than the last report's; a gap asks for a snapshot.
+        events: changes of the radix tree, in order.
+        finished: ids of requests that ended.
+    """
+
+    actor: str
+    incarnation: str
+    sequence: int
+    events: list[CacheEvent]
+    finished: list[str]
+
+
+class CacheSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All that one model actor holds: an ``insert`` event for each leaf, as of `sequence`."""
+
+    actor: str
+    incarnation: str
+    sequence: int
+    events: list[CacheEvent]
+
+
+class EngineStats(msgspec.Struct, kw_only=True):
+    """Counters and gauges of one engine.
+
+    Attributes:
+        steps: engine steps run since start.
+        heartbeat_age_s: seconds since the engine thread last showed life.
+        running, waiting: requests now.
+        prompt_tokens, cached_tokens, generated_tokens: totals over finished prefill and decode.
+        retractions: requests pushed back for want of pages.
+        pages_total, pages_free, pages_tree, pages_leased: the page ledger; the last three sum
+            to the first.
+    """
+
+    steps: int = 0
+    heartbeat_age_s: float = 0.0
+    running: int = 0
+    waiting: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    retractions: int = 0
+    pages_total: int = 0
+    pages_free: int = 0
+    pages_tree: int = 0
+    pages_leased: int = 0
+
+
+def sampling_from(params: dict[str, Any]) -> SamplingParams:
+    """SamplingParams from loose keyword arguments, validated.
+
+    `stop` may be one string or any sequence; None values mean "not given".
+
+    Raises:
+        InvalidRequestError: an unknown name, a wrong type, or a value outside its limit.
+    """
+    known = {f.name for f in msgspec.structs.fields(SamplingParams)}
+    given = {name: value for name, value in params.items() if value is not None}
+    for name in given:
+        if name not in known:
+            raise InvalidRequestError(
+                f"unknown parameter {name!r}; known are {', '.join(sorted(known))}", param=name
+            )
+    if isinstance(given.get("stop"), str):
+        given["stop"] = (given["stop"],)
+    for name in ("stop", "stop_token_ids"):
+        if isinstance(given.get(name), list):
+            given[name] = tuple(given[name])
+    sampling = SamplingParams(**given)
+    sampling.validate()
+    return sampling
+
+
+def _check_int(name: str, value: object, low: int, high: int | None = None) -> None:
+    limit = f"at least {low}" if high is None else f"from {low} to {high}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequestError(f"{name} must be an integer {limit}, not {value!r}", param=name)
+    if value < low or (high is not None and value > high):
+        raise InvalidRequestError(f"{name} must be {limit}, not {value}", param=name)
+
+
+def _check_number(name: str, value: object, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidRequestError(
+            f"{name} must be a number from {low:g} to {high:g}, not {value!r}", param=name
+        )
+    if not math.isfinite(value) or not low <= value <= high:
+        raise InvalidRequestError(
+            f"{name} must be from {low:g} to {high:g}, not {value}", param=name
+        )
+
+
+def _check_sequence(name: str, value: object, most: int) -> None:
+    if not isinstance(value, tuple | list):
+        raise InvalidRequestError(f"{name} must be a list, not {value!r}", param=name)
+    if len(value) > most:
+        raise InvalidRequestError(
+            f"{name} must hold at most {most} items, not {len(value)}", param=name
+        )
+
+
+def _check_token_range(name: str, token_ids: list[int], info: ModelInfo) -> None:
+    low, high = min(token_ids), max(token_ids)
+    if low < 0 or high >= info.vocab_size:
+        raise InvalidRequestError(
+            f"{name} holds token id {low if low < 0 else high}; ids go from 0 to "
+            f"{info.vocab_size - 1}",
+            param=name,
+        )
+
+
+def _check_prompt(name: str, prompt_ids: list[int], info: ModelInfo) -> None:
+    if not prompt_ids:
+        raise InvalidRequestError(
+            f"{name} is empty; at least one token is needed to continue from", param=name
+        )
+    _check_token_range(name, prompt_ids, info)
+
+
+def _check_length(prompt: int, max_tokens: int | None, info: ModelInfo) -> None:
+    for limit, what in (
+        (info.context_length, "the model's context"),
+        (info.pool_tokens, "the KV pool of a model actor"),
+    ):
+        # A prompt that fills the room exactly leaves nothing to generate into.
+        least = 1 if max_tokens is None else max_tokens
+        if prompt + least <= limit:
+            continue
+        if prompt + min(least, 1) > limit:
+            raise ContextLengthError(
+                f"the prompt has {prompt} tokens, but {what} holds {limit}", param="prompt"
+            )
+        raise ContextLengthError(
+            f"the prompt's {prompt} tokens plus max_tokens {least} exceed the {limit} tokens "
+            f"that {what} holds",
+            param="max_tokens",
+        )

@@ -276,6 +276,33 @@ class Completion(msgspec.Struct, kw_only=True):
     usage: Usage
 
 
+class ScoreResult(msgspec.Struct, kw_only=True):
+    """The answer to one ScoreRequest.
+
+    Attributes:
+        logprobs: natural-log probability of each token of each choice, in the request's order.
+        usage: `prompt` and `cached` of the shared prompt; `completion` is 0.
+    """
+
+    request_id: str
+    logprobs: list[list[float]]
+    usage: Usage
+
+
+class TokenizerFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller needs to rebuild the model's tokenizer without the model's folder.
+
+    Attributes:
+        tokenizer_json: the `tokenizers` library's file.
+        tokenizer_config: contents of ``tokenizer_config.json``.
+        chat_template: Jinja source, or None where the model has none.
+    """
+
+    tokenizer_json: bytes
+    tokenizer_config: bytes
+    chat_template: str | None = None
+
+
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Where the scheduler actor sends a request, and why.
 
@@ -432,20 +459,20 @@ def _check_prompt(name: str, prompt_ids: list[int], info: ModelInfo) -> None:
 
 
 def _check_length(prompt: int, max_tokens: int | None, info: ModelInfo) -> None:
+    # With max_tokens open, there must be room for at least one token.
+    new = 1 if max_tokens is None else max_tokens
     for limit, what in (
         (info.context_length, "the model's context"),
         (info.pool_tokens, "the KV pool of a model actor"),
     ):
-        # A prompt that fills the room exactly leaves nothing to generate into.
-        least = 1 if max_tokens is None else max_tokens
-        if prompt + least <= limit:
-            continue
-        if prompt + min(least, 1) > limit:
+        if prompt + min(new, 1) > limit:
             raise ContextLengthError(
-                f"the prompt has {prompt} tokens, but {what} holds {limit}", param="prompt"
+                f"the prompt has {prompt} tokens, but {what} holds {limit} with the output",
+                param="prompt",
             )
-        raise ContextLengthError(
-            f"the prompt's {prompt} tokens plus max_tokens {least} exceed the {limit} tokens "
-            f"that {what} holds",
-            param="max_tokens",
-        )
+        if prompt + new > limit:
+            raise ContextLengthError(
+                f"the prompt's {prompt} tokens plus max_tokens {new} exceed the {limit} tokens "
+                f"that {what} holds",
+                param="max_tokens",
+            )

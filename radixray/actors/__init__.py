@@ -1,0 +1,1 @@
+"""Layer 4: Ray actors around the engine and the scheduler."""

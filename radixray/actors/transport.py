@@ -1,0 +1,57 @@
+"""The one interface between those who send requests (programs, HTTP) and those who run them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from radixray.protocol import (
+    Delta,
+    EngineStats,
+    GenerateRequest,
+    ModelInfo,
+    ScoreRequest,
+    ScoreResult,
+)
+from radixray.tokenizer.tokenizer import Tokenizer
+
+
+class Transport(Protocol):
+    """A way to reach model actors. `EngineClient` is the one over Ray."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """The served model."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The served model's tokenizer and chat template."""
+        ...
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
+        """The request's Deltas as they come; the last one has a finish_reason.
+
+        Closing the generator, or cancelling the task that reads it, aborts the request and frees
+        its pages within a step.
+
+        Raises:
+            RadixRayError: the typed cause, for every failure; a Delta's `error` is never seen.
+        """
+        ...
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Log-probabilities of the choices. Cancelling the task aborts the request.
+
+        Raises:
+            RadixRayError: the typed cause.
+        """
+        ...
+
+    async def stats(self) -> dict[str, EngineStats]:
+        """Counters of each model actor by name.
+
+        Raises:
+            EngineDiedError: an actor cannot be reached.
+        """
+        ...

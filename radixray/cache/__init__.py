@@ -1,0 +1,1 @@
+"""Layer 1: which KV pages hold which prefix. No torch here."""

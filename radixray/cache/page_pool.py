@@ -1,0 +1,82 @@
+"""The pool of KV pages and its ledger: every page has exactly one owner."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radixray.cache.radix_tree import PageArray
+
+FREE = 0
+TREE = -1
+"""Owner of pages in the radix tree; leases are owners 1, 2, ..."""
+
+
+class OutOfPagesError(Exception):
+    """More pages were asked for than are free. The scheduler plans so that this cannot happen."""
+
+
+class LedgerError(Exception):
+    """A page changed hands that its giver does not own."""
+
+
+class PagePool:
+    """Hands out pages and remembers who owns each.
+
+    Attributes:
+        num_pages: pages in all.
+        num_free: pages nobody owns.
+        owner: int32 [num_pages], FREE, TREE, or a lease's id.
+    """
+
+    def __init__(self, num_pages: int) -> None:
+        self.num_pages = num_pages
+        self.owner: NDArray[np.int32] = np.full(num_pages, FREE, np.int32)
+        # A stack: the pages freed last are the likeliest still in the CPU's cache.
+        self._free: PageArray = np.arange(num_pages - 1, -1, -1, dtype=np.int32)
+        self.num_free = num_pages
+
+    def allocate(self, count: int, owner: int) -> PageArray:
+        """Takes `count` free pages for `owner`.
+
+        Raises:
+            OutOfPagesError: fewer are free; none is taken.
+        """
+        if count > self.num_free:
+            raise OutOfPagesError(f"{count} pages asked for, {self.num_free} are free")
+        pages = self._free[self.num_free - count : self.num_free][::-1].copy()
+        self.num_free -= count
+        self.owner[pages] = owner
+        return pages
+
+    def transfer(self, pages: PageArray, giver: int, taker: int) -> None:
+        """Hands `pages` from one owner to another.
+
+        Raises:
+            LedgerError: `giver` does not own them all; nothing changes.
+        """
+        self._check_owner(pages, giver)
+        self.owner[pages] = taker
+
+    def release(self, pages: PageArray, giver: int) -> None:
+        """Frees `pages`.
+
+        Raises:
+            LedgerError: `giver` does not own them all; nothing changes.
+        """
+        self._check_owner(pages, giver)
+        self.owner[pages] = FREE
+        self._free[self.num_free : self.num_free + len(pages)] = pages
+        self.num_free += len(pages)
+
+    def free_pages(self) -> PageArray:
+        """The free pages, for checks."""
+        return self._free[: self.num_free]
+
+    def _check_owner(self, pages: PageArray, giver: int) -> None:
+        wrong = self.owner[pages] != giver
+        if wrong.any():
+            page = int(pages[wrong.argmax()])
+            raise LedgerError(
+                f"page {page} given by owner {giver} belongs to {int(self.owner[page])}"
+            )

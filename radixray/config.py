@@ -23,6 +23,13 @@ def home() -> Path:
     return Path(os.environ.get("RADIXRAY_HOME") or Path.home() / ".cache" / "radixray")
 
 
+def _check_positive(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequestError(f"{name} must be an integer, not {value!r}", param=name)
+    if not 1 <= value < math.inf:
+        raise InvalidRequestError(f"{name} must be at least 1, not {value}", param=name)
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What one model actor needs to know.
 
@@ -93,10 +100,3 @@ class DeploymentConfig(msgspec.Struct, frozen=True, kw_only=True):
     def model_actor(self, index: int) -> str:
         """The Ray name of model actor `index`."""
         return f"{self.name}/model-{index}"
-
-
-def _check_positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequestError(f"{name} must be an integer, not {value!r}", param=name)
-    if not 1 <= value < math.inf:
-        raise InvalidRequestError(f"{name} must be at least 1, not {value}", param=name)

@@ -1,0 +1,134 @@
+"""One consumer's line to one model actor: one multiplexed stream for all its requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from ray.exceptions import RayError
+
+from radixray.actors.model_actor import HEARTBEAT_S
+from radixray.actors.wire import decode_deltas, encode
+from radixray.errors import EngineDiedError, EngineError, RadixRayError
+from radixray.protocol import Delta, Request
+
+
+class Channel:
+    """Sends requests to a model actor and hands their Deltas out by request.
+
+    Belongs to one event loop. Once broken (the actor died), it stays broken: all its requests
+    fail with EngineDiedError, and a new channel must be made.
+
+    Attributes:
+        actor: Ray name of the model actor.
+        broken: set when the stream ended.
+    """
+
+    def __init__(self, actor: str, handle: Any) -> None:
+        self.actor = actor
+        self.broken = False
+        self._handle = handle
+        self._id = uuid.uuid4().hex
+        self._inboxes: dict[str, asyncio.Queue[Delta | RadixRayError]] = {}
+        self._outbox: list[Request] = []
+        self._aborts: list[str] = []
+        self._flushing = False
+        self._tasks = [
+            asyncio.ensure_future(self._read()),
+            asyncio.ensure_future(self._stay_alive()),
+        ]
+
+    async def run(self, request: Request) -> AsyncGenerator[Delta, None]:
+        """The request's Deltas, in order and complete. Closing the generator aborts it.
+
+        Raises:
+            RadixRayError: the typed cause of an ``error`` Delta.
+            EngineDiedError: the actor died or cannot be reached.
+        """
+        if self.broken:
+            raise EngineDiedError(f"model actor {self.actor} cannot be reached")
+        inbox = self._inboxes[request.request_id] = asyncio.Queue()
+        self._outbox.append(request)
+        self._flush_soon()
+        expected = 0
+        finished = False
+        try:
+            while not finished:
+                delta = await inbox.get()
+                if isinstance(delta, RadixRayError):
+                    finished = True
+                    raise delta
+                finished = delta.finish_reason is not None
+                if delta.error is not None:
+                    raise delta.error.to_error()
+                if delta.index != expected:
+                    raise EngineError(
+                        f"tokens of request {request.request_id} were lost or repeated: "
+                        f"expected token {expected}, got {delta.index}"
+                    )
+                expected += len(delta.token_ids)
+                yield delta
+        finally:
+            del self._inboxes[request.request_id]
+            if not finished:
+                self._abort(request)
+
+    async def close(self) -> None:
+        """Ends the stream; requests under way are aborted."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._break(EngineDiedError(f"the channel to {self.actor} was closed"))
+        with contextlib.suppress(RayError):
+            await self._handle.leave.remote(self._id)
+
+    def _abort(self, request: Request) -> None:
+        if request in self._outbox:
+            self._outbox.remove(request)
+        else:
+            self._aborts.append(request.request_id)
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        # All requests of one turn of the loop go in one call: 64 branches cost one message.
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        requests, self._outbox = self._outbox, []
+        aborts, self._aborts = self._aborts, []
+        # Not awaited: when the actor dies the stream ends too, and that fails every request.
+        if requests:
+            self._handle.submit.remote(self._id, encode(requests))
+        if aborts:
+            self._handle.abort.remote(aborts)
+
+    async def _read(self) -> None:
+        try:
+            async for item in self._handle.deltas.options(num_returns="streaming").remote(self._id):
+                for delta in decode_deltas(await item):
+                    inbox = self._inboxes.get(delta.request_id)
+                    if inbox is not None:
+                        inbox.put_nowait(delta)
+            cause: Exception | None = None
+        except RayError as error:
+            cause = error
+        died = EngineDiedError(f"model actor {self.actor} died or cannot be reached: {cause}")
+        died.__cause__ = cause
+        self._break(died)
+
+    def _break(self, error: RadixRayError) -> None:
+        self.broken = True
+        for inbox in self._inboxes.values():
+            inbox.put_nowait(error)
+
+    async def _stay_alive(self) -> None:
+        while not self.broken:
+            await asyncio.sleep(HEARTBEAT_S)
+            with contextlib.suppress(RayError):
+                await self._handle.heartbeat.remote(self._id)

@@ -1,0 +1,159 @@
+"""Starting, finding and stopping the actors of a deployment."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+from radixray.actors import model_actor, scheduler_actor
+from radixray.actors.engine_client import EngineClient
+from radixray.actors.handles import actor_handle
+from radixray.config import NAMESPACE, DeploymentConfig
+from radixray.errors import DeploymentError, NotInitializedError, RadixRayError
+
+START_TIMEOUT_S = 600.0
+"""Loading a model may include downloading and converting it."""
+
+log = logging.getLogger("radixray")
+
+
+@dataclass(slots=True)
+class Deployment:
+    """A running scheduler actor and its model actors.
+
+    Attributes:
+        config: what they were started with.
+        owned: whether this process started them; only then does `shutdown` stop them.
+        started_ray: whether this process started Ray for them.
+    """
+
+    config: DeploymentConfig
+    owned: bool
+    started_ray: bool = False
+
+    async def connect(self) -> EngineClient:
+        """A transport for the running event loop."""
+        return await EngineClient.connect(self.config)
+
+    def shutdown(self) -> None:
+        """Stops what this process started; a deployment it only attached to lives on."""
+        if self.owned and ray.is_initialized():
+            names = [self.config.model_actor(i) for i in range(self.config.model_actors)]
+            for name in [*names, self.config.scheduler_actor]:
+                handle = _find(name)
+                if handle is not None:
+                    ray.kill(handle)
+        if self.started_ray:
+            ray.shutdown()
+
+
+def deploy(config: DeploymentConfig, *, address: str | None = None) -> Deployment:
+    """Starts the deployment, or attaches to the running one of that name.
+
+    Args:
+        address: of a Ray cluster; None takes the running one, or starts Ray on this machine.
+
+    Raises:
+        DeploymentError: Ray or the actors cannot be started, or a deployment of this name runs
+            with another configuration.
+        ModelNotFoundError, UnsupportedModelError, InvalidRequestError: from loading the model.
+    """
+    started_ray = _ensure_ray(address)
+    running = _find(config.scheduler_actor)
+    if running is not None:
+        theirs = _describe(running)
+        if theirs != config:
+            raise DeploymentError(
+                f"deployment {config.name!r} already runs as {theirs}; attach to it, or choose "
+                f"another name",
+                param="name",
+            )
+        return Deployment(theirs, owned=False, started_ray=started_ray)
+    deployment = Deployment(config, owned=True, started_ray=started_ray)
+    try:
+        _start_actors(config)
+    except BaseException:
+        deployment.shutdown()
+        raise
+    return deployment
+
+
+def attach(name: str = "default", *, address: str | None = None) -> Deployment:
+    """Finds the running deployment of that name.
+
+    Raises:
+        NotInitializedError: there is none.
+        DeploymentError: no Ray cluster can be reached.
+    """
+    started_ray = _ensure_ray(address or "auto") if not ray.is_initialized() else False
+    scheduler = _find(DeploymentConfig(name=name).scheduler_actor)
+    if scheduler is None:
+        raise NotInitializedError(f"no RadixRay deployment named {name!r} runs on this cluster")
+    return Deployment(_describe(scheduler), owned=False, started_ray=started_ray)
+
+
+def _ensure_ray(address: str | None) -> bool:
+    """Connects to Ray; True if this call did it."""
+    if ray.is_initialized():
+        return False
+    try:
+        ray.init(
+            address=address, namespace=NAMESPACE, logging_level=logging.WARNING,
+            include_dashboard=None if address else True,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise DeploymentError(f"Ray cannot be reached or started: {error}") from error
+    return True
+
+
+def _start_actors(config: DeploymentConfig) -> None:
+    # Held for as long as this process lives: the actors end with the one who started them.
+    _HANDLES[config.name] = handles = []
+    scheduler_class: Any = ray.remote(**scheduler_actor.OPTIONS)(scheduler_actor.SchedulerActor)
+    model_class: Any = ray.remote(**model_actor.OPTIONS)(model_actor.ModelActor)
+    handles.append(
+        scheduler_class.options(name=config.scheduler_actor, namespace=NAMESPACE).remote(config)
+    )
+    threads = config.engine.cpu_threads or max(1, (os.cpu_count() or 1) // config.model_actors)
+    for index in range(config.model_actors):
+        name = config.model_actor(index)
+        handles.append(
+            model_class.options(
+                name=name, namespace=NAMESPACE, scheduling_strategy="SPREAD"
+            ).remote(name, config.scheduler_actor, config.engine, threads)
+        )
+    try:
+        ray.get([h.describe.remote() for h in handles], timeout=START_TIMEOUT_S)
+        ray.get([h.open.remote() for h in handles[1:]], timeout=START_TIMEOUT_S)
+    except RayTaskError as error:
+        cause = error.cause
+        raise cause if isinstance(cause, RadixRayError) else DeploymentError(str(error)) from None
+    except GetTimeoutError as error:
+        raise DeploymentError(
+            f"the model actors did not start within {START_TIMEOUT_S:g} s"
+        ) from error
+    except RayError as error:
+        raise DeploymentError(f"an actor did not start: {error}") from error
+
+
+def _describe(scheduler: Any) -> DeploymentConfig:
+    try:
+        return ray.get(scheduler.describe.remote(), timeout=60)
+    except RayError as error:
+        raise DeploymentError(f"the scheduler actor does not answer: {error}") from error
+
+
+def _find(name: str) -> Any | None:
+    try:
+        return actor_handle(name)
+    except ValueError:
+        return None
+
+
+_HANDLES: dict[str, list[Any]] = {}
+"""Handles of the actors this process started, by deployment."""

@@ -1,0 +1,255 @@
+"""The model actor: one model replica, its radix cache and batch loop, as an asyncio Ray actor."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from radixray.actors.consumers import Consumers
+from radixray.actors.handles import actor_handle
+from radixray.actors.wire import ServedModel, decode_requests, encode
+from radixray.config import EngineConfig
+from radixray.errors import EngineDiedError, RadixRayError
+from radixray.protocol import (
+    CacheSnapshot,
+    Delta,
+    ErrorInfo,
+    GenerateRequest,
+    Request,
+    StepReport,
+)
+
+if TYPE_CHECKING:
+    from radixray.engine.engine import Engine, StepOutput
+
+HEARTBEAT_S = 2.0
+"""How often a consumer shows life."""
+
+LEASE_S = 10.0
+"""A consumer silent for so long is taken for dead; its requests are aborted."""
+
+log = logging.getLogger("radixray")
+
+
+OPTIONS: dict[str, Any] = {
+    "num_cpus": 0,
+    "max_restarts": 3,
+    # Ray would run an interrupted stream again from its start; callers resume by themselves.
+    "max_task_retries": 0,
+    "concurrency_groups": {"control": 64, "generate": 100_000},
+}
+"""How Ray is to run a ModelActor."""
+
+
+class ModelActor:
+    """Owns one engine. All methods exchange msgpack (`radixray.actors.wire`).
+
+    Group ``generate`` (own loop and thread): requests in, Deltas out, one stream a consumer.
+    Group ``control``: questions that must be answered while the other loop is busy.
+    """
+
+    def __init__(self, name: str, scheduler: str, config: EngineConfig, cpu_threads: int) -> None:
+        self._name = name
+        self._scheduler_name = scheduler
+        self._incarnation = uuid.uuid4().hex
+        self._sequence = 0
+        self._consumers = Consumers()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._background: set[asyncio.Future[Any]] = set()
+        self._startup_error: RadixRayError | None = None
+        try:
+            self._start_engine(config, cpu_threads)
+        except RadixRayError as error:
+            # Raised by `describe`, typed; an exception here would reach the caller as text.
+            self._startup_error = error
+
+    def _start_engine(self, config: EngineConfig, cpu_threads: int) -> None:
+        # Before torch loads its OpenMP: spinning threads stall each other when cores are shared.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        import torch
+
+        from radixray.engine.build import build_engine
+        from radixray.engine.thread import EngineThread
+        from radixray.fsm.compiler import ConstraintCompiler
+        from radixray.fsm.vocabulary import TokenVocabulary
+        from radixray.models.resolve import resolve_model
+        from radixray.tokenizer.tokenizer import read_tokenizer_files
+
+        torch.set_num_threads(cpu_threads)
+        engine = build_engine(config)
+        self._info = engine.info
+        self._tokenizer_files = read_tokenizer_files(resolve_model(config.model))
+        self._compiler = ConstraintCompiler(
+            TokenVocabulary(
+                engine.tokenizer.token_bytes,
+                engine.info.eos_token_ids,
+                vocab_size=engine.info.vocab_size,
+            )
+        )
+        self._engine = EngineThread(engine, self._from_engine)
+
+    @ray.method(concurrency_group="control")
+    async def describe(self) -> bytes:
+        """A ServedModel, once loaded.
+
+        Raises:
+            RadixRayError: the model could not be loaded.
+        """
+        if self._startup_error is not None:
+            raise self._startup_error
+        return encode(ServedModel(info=self._info, tokenizer=self._tokenizer_files))
+
+    @ray.method(concurrency_group="control")
+    async def stats(self) -> bytes:
+        """EngineStats."""
+        return encode(self._engine.stats())
+
+    @ray.method(concurrency_group="control")
+    async def snapshot(self) -> bytes:
+        """CacheSnapshot: the whole radix tree, and the report it is as new as."""
+        answer: Future[bytes] = Future()
+
+        def take(engine: Engine) -> None:
+            # Between two steps all events have been reported or stand in the queue to the loop
+            # that numbers them, which must go first.
+            loop = self._generate_loop
+            events = engine.cache.snapshot()
+            loop.call_soon_threadsafe(
+                lambda: answer.set_result(
+                    encode(CacheSnapshot(
+                        actor=self._name, incarnation=self._incarnation,
+                        sequence=self._sequence, events=events,
+                    ))
+                )
+            )
+
+        self._engine.call(take)
+        return await asyncio.wrap_future(answer)
+
+    @ray.method(concurrency_group="generate")
+    async def open(self) -> None:
+        """Lets the generate loop introduce itself; to be called once before all else."""
+        self._adopt_loop()
+
+    @ray.method(concurrency_group="generate")
+    async def submit(self, consumer_id: str, requests: bytes) -> None:
+        """Queues requests (msgpack list); their Deltas go to the consumer's stream.
+
+        A request that is refused ends with a Delta with an error.
+        """
+        self._adopt_loop()
+        for request in decode_requests(requests):
+            self._consumers.own(consumer_id, request.request_id)
+            if isinstance(request, GenerateRequest) and request.constraint is not None:
+                self._spawn(self._submit_constrained(request))
+            else:
+                self._engine.submit(request)
+
+    @ray.method(concurrency_group="generate")
+    async def abort(self, request_ids: list[str]) -> None:
+        """Ends requests before the engine's next step; their consumers hear no more of them."""
+        for request_id in request_ids:
+            if self._consumers.disown(request_id):
+                self._engine.abort(request_id)
+
+    @ray.method(concurrency_group="generate")
+    async def heartbeat(self, consumer_id: str) -> None:
+        """Extends the consumer's lease."""
+        self._adopt_loop()
+        self._consumers.get(consumer_id)
+
+    @ray.method(concurrency_group="generate")
+    async def deltas(self, consumer_id: str) -> AsyncGenerator[bytes, None]:
+        """Deltas (msgpack list) of all the consumer's requests, one item an engine step.
+
+        Measured to cost a tenth of a stream for each request.
+        """
+        self._adopt_loop()
+        consumer = self._consumers.get(consumer_id)
+        while (batch := await consumer.next_batch()) is not None:
+            yield encode(batch)
+
+    @ray.method(concurrency_group="generate")
+    async def leave(self, consumer_id: str) -> None:
+        """Ends the consumer's stream and aborts its requests."""
+        self._remove_consumer(consumer_id)
+
+    @property
+    def _generate_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise EngineDiedError("the model actor was used before it was opened")
+        return self._loop
+
+    def _adopt_loop(self) -> None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._scheduler = actor_handle(self._scheduler_name)
+            self._spawn(self._reap_silent_consumers())
+            self._report([], [])
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.ensure_future(coroutine)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _submit_constrained(self, request: GenerateRequest) -> None:
+        assert request.constraint is not None
+        try:
+            # In a thread: compiling may take long and must hold up neither loop nor engine.
+            compiled = await asyncio.to_thread(self._compiler.compile, request.constraint)
+        except RadixRayError as error:
+            self._refuse(request, error)
+            return
+        if self._consumers.is_owned(request.request_id):
+            self._engine.submit(request, compiled.matcher())
+        else:
+            # Aborted meanwhile; the engine never knew of it, so the scheduler hears it from us.
+            self._report([], [request.request_id])
+
+    def _refuse(self, request: Request, error: RadixRayError) -> None:
+        delta = Delta(
+            request_id=request.request_id, finish_reason="error", error=ErrorInfo.of(error)
+        )
+        self._consumers.deliver([delta])
+        self._report([], [request.request_id])
+
+    def _from_engine(self, output: StepOutput) -> None:
+        # In the engine's thread: one wake-up of the loop a step.
+        self._generate_loop.call_soon_threadsafe(self._dispatch, output)
+
+    def _dispatch(self, output: StepOutput) -> None:
+        finished = [d.request_id for d in output.deltas if d.finish_reason is not None]
+        if output.events or finished:
+            # Before the Deltas: who reads them may place the next request at once.
+            self._report(output.events, finished)
+        self._consumers.deliver(output.deltas)
+
+    def _report(self, events: list[Any], finished: list[str]) -> None:
+        self._sequence += 1
+        report = StepReport(
+            actor=self._name, incarnation=self._incarnation, sequence=self._sequence,
+            events=events, finished=finished,
+        )
+        # Not awaited: a lost report leaves a gap, and a gap asks for a snapshot.
+        self._scheduler.report.remote(encode(report))
+
+    def _remove_consumer(self, consumer_id: str) -> None:
+        for request_id in self._consumers.remove(consumer_id):
+            self._engine.abort(request_id)
+
+    async def _reap_silent_consumers(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            for consumer_id in self._consumers.silent_since(time.monotonic() - LEASE_S):
+                log.warning("consumer %s is silent; its requests are aborted", consumer_id)
+                self._remove_consumer(consumer_id)
+
+

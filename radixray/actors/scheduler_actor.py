@@ -1,0 +1,80 @@
+"""The scheduler actor: says where requests should run; tokens never pass through it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from ray.exceptions import RayError
+
+from radixray.actors.handles import actor_handle
+from radixray.actors.wire import (
+    decode_place_requests,
+    decode_report,
+    decode_snapshot,
+    encode,
+)
+from radixray.config import DeploymentConfig
+from radixray.scheduler.index import token_array
+from radixray.scheduler.router import Router
+
+log = logging.getLogger("radixray")
+
+
+OPTIONS: dict[str, Any] = {
+    "num_cpus": 0,
+    "max_restarts": -1,
+    "max_task_retries": 0,
+    "max_concurrency": 10_000,
+}
+"""How Ray is to run a SchedulerActor."""
+
+
+class SchedulerActor:
+    """A `Router` that hears from the model actors. Exchanges msgpack (`radixray.actors.wire`)."""
+
+    def __init__(self, config: DeploymentConfig) -> None:
+        self._config = config
+        self._actors = [config.model_actor(i) for i in range(config.model_actors)]
+        self._router = Router(self._actors)
+        self._asking: set[str] = set()
+        self._background: set[asyncio.Future[Any]] = set()
+
+    async def describe(self) -> DeploymentConfig:
+        """The deployment this scheduler belongs to."""
+        return self._config
+
+    async def place(self, requests: bytes) -> bytes:
+        """Placements for a list of PlaceRequests, in order."""
+        return encode([
+            self._router.place(r.request_id, r.namespace, token_array(r.tokens))
+            for r in decode_place_requests(requests)
+        ])
+
+    async def report(self, report: bytes) -> None:
+        """News of a model actor's cache and finished requests."""
+        news = decode_report(report)
+        if not self._router.report(news):
+            self._ask_snapshot(news.actor)
+
+    def _ask_snapshot(self, actor: str) -> None:
+        if actor in self._asking:
+            return
+        self._asking.add(actor)
+        task = asyncio.ensure_future(self._take_snapshot(actor))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _take_snapshot(self, actor: str) -> None:
+        try:
+            handle = actor_handle(actor)
+            up_to_date = self._router.restore(decode_snapshot(await handle.snapshot.remote()))
+        except (RayError, ValueError) as error:
+            # The actor is gone or restarting; its next report asks again.
+            log.warning("no snapshot of %s: %s", actor, error)
+            up_to_date = True
+        finally:
+            self._asking.discard(actor)
+        if not up_to_date:
+            self._ask_snapshot(actor)

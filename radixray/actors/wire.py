@@ -1,0 +1,49 @@
+"""msgpack on the wire between actors and their callers.
+
+Ray would pickle these structs; msgpack is smaller and quicker, and one call can carry many.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from radixray.protocol import (
+    CacheSnapshot,
+    Delta,
+    ModelInfo,
+    Placement,
+    Request,
+    StepReport,
+    TokenizerFiles,
+)
+
+
+class PlaceRequest(msgspec.Struct, frozen=True, array_like=True):
+    """What the scheduler actor must know of a request.
+
+    Attributes:
+        request_id: unique among live requests.
+        namespace: the request's cache salt.
+        tokens: little-endian int32 prompt ids.
+    """
+
+    request_id: str
+    namespace: str
+    tokens: bytes
+
+
+class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What a consumer fetches once: the model's limits and its tokenizer."""
+
+    info: ModelInfo
+    tokenizer: TokenizerFiles
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_requests = msgspec.msgpack.Decoder(list[Request]).decode
+decode_deltas = msgspec.msgpack.Decoder(list[Delta]).decode
+decode_place_requests = msgspec.msgpack.Decoder(list[PlaceRequest]).decode
+decode_placements = msgspec.msgpack.Decoder(list[Placement]).decode
+decode_report = msgspec.msgpack.Decoder(StepReport).decode
+decode_snapshot = msgspec.msgpack.Decoder(CacheSnapshot).decode
+decode_served_model = msgspec.msgpack.Decoder(ServedModel).decode

@@ -1,0 +1,1 @@
+"""Layer 3: the step loop: live requests, sampling, output text."""

@@ -1,0 +1,325 @@
+"""The engine: live requests, a prefix cache and a model, advanced one batch a step.
+
+Single-threaded and synchronous; `EngineThread` puts it beside an event loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from radixray.cache.page_pool import OutOfPagesError
+from radixray.cache.prefix_cache import PrefixCache
+from radixray.engine.sampler import sample
+from radixray.engine.sequence import LiveSequence
+from radixray.engine.tasks import GenerateTask, ScoreTask, Task
+from radixray.errors import EngineError, OverloadedError, RadixRayError
+from radixray.fsm.matcher import Matcher
+from radixray.kernels.kv_pool import KVPool
+from radixray.models.batch import ForwardBatch
+from radixray.models.llama import LlamaModel
+from radixray.protocol import (
+    MAX_SEED,
+    CacheEvent,
+    Delta,
+    EngineStats,
+    GenerateRequest,
+    ModelInfo,
+    Request,
+)
+from radixray.scheduler.plan import BatchLimits, BatchPlan, plan_batch
+from radixray.tokenizer.tokenizer import Tokenizer
+
+log = logging.getLogger("radixray")
+
+
+@dataclass(slots=True)
+class StepOutput:
+    """What one step did.
+
+    Attributes:
+        deltas: at most one for each request.
+        events: changes of the radix tree, in order.
+    """
+
+    deltas: list[Delta] = field(default_factory=list)
+    events: list[CacheEvent] = field(default_factory=list)
+
+
+class Engine:
+    """Runs requests on one model replica.
+
+    Attributes:
+        info: what callers must know.
+        cache: radix tree and page ledger.
+        stats: counters; see `snapshot_stats` for gauges.
+        last_plan: the plan of the last step, for inspection.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        kv_pool: KVPool,
+        cache: PrefixCache,
+        tokenizer: Tokenizer,
+        info: ModelInfo,
+        limits: BatchLimits,
+        *,
+        check_invariants: bool = False,
+    ) -> None:
+        self.info = info
+        self.tokenizer = tokenizer
+        self.cache = cache
+        self.stats = EngineStats(pages_total=cache.pool.num_pages)
+        self.last_plan = BatchPlan()
+        self._model = model
+        self._kv_pool = kv_pool
+        self._limits = limits
+        self._check_invariants = check_invariants
+        self._tasks: dict[str, Task] = {}
+        self._waiting: dict[str, LiveSequence] = {}
+        self._running: dict[str, LiveSequence] = {}
+        self._arrivals = itertools.count()
+        self._notices: list[Delta] = []
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._waiting or self._running or self._notices)
+
+    def add(self, request: Request, matcher: Matcher | None = None) -> None:
+        """Queues a request.
+
+        Raises:
+            InvalidRequestError, ContextLengthError: it can never run here.
+            OverloadedError: too many requests wait.
+        """
+        request.validate(self.info)
+        if request.request_id in self._tasks:
+            raise RadixRayError(f"request id {request.request_id!r} is in use")
+        if len(self._waiting) >= self.info.max_queued_requests:
+            raise OverloadedError(
+                f"{len(self._waiting)} requests wait; the limit is max_queued_requests="
+                f"{self.info.max_queued_requests}",
+                param="max_queued_requests",
+            )
+        arrival = next(self._arrivals)
+        task: Task
+        if isinstance(request, GenerateRequest):
+            task = GenerateTask(
+                request, self.info, self.tokenizer, matcher,
+                seed=random.randint(0, MAX_SEED), arrival=arrival,
+            )
+        else:
+            task = ScoreTask(request, arrival=arrival)
+        self._tasks[task.request_id] = task
+        self._waiting.update((s.sequence_id, s) for s in task.sequences)
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request and frees its pages now; the next step tells its consumer.
+
+        An unknown or finished request is ignored: the abort crossed its last Delta.
+        """
+        task = self._tasks.get(request_id)
+        if task is not None:
+            self._notices.append(task.abort())
+            self._drop(task)
+
+    def step(self) -> StepOutput:
+        """Runs one batch.
+
+        A fault of the model ends the requests of that batch with EngineError; the engine and
+        all other requests live on.
+        """
+        output = StepOutput(self._notices)
+        self._notices = []
+        plan = plan_batch(
+            [s.waiting_view(self.cache) for s in self._waiting.values()],
+            [s.running_view() for s in self._running.values()],
+            self.cache.available_pages,
+            self._limits,
+        )
+        self.last_plan = plan
+        self._apply(plan)
+        batch = [
+            (self._running[sequence_id], tokens)
+            for sequence_id, tokens in plan.extend
+            if sequence_id in self._running
+        ]
+        try:
+            with torch.inference_mode():
+                output.deltas += self._run(batch)
+        except Exception as error:
+            log.exception("a step failed; its %d sequences end with an error", len(batch))
+            output.deltas += self._fail(batch, error)
+        self.stats.steps += 1
+        if self._check_invariants:
+            violations = self.cache.check()
+            assert not violations, violations
+        output.events = self.cache.drain_events()
+        return output
+
+    def reset(self, error: RadixRayError) -> StepOutput:
+        """Ends every request with `error` and starts over with an empty cache."""
+        deltas = self._notices + [task.fail(error) for task in self._tasks.values()]
+        self._notices = []
+        self._tasks.clear()
+        self._waiting.clear()
+        self._running.clear()
+        old = self.cache
+        self.cache = PrefixCache(old.pool.num_pages, old.page_size, enabled=old.enabled)
+        return StepOutput(deltas, [CacheEvent(kind="clear")])
+
+    def snapshot_stats(self) -> EngineStats:
+        """Counters and gauges of this moment."""
+        stats, cache = self.stats, self.cache
+        stats.running, stats.waiting = len(self._running), len(self._waiting)
+        stats.pages_free = cache.pool.num_free
+        stats.pages_tree = cache.tree.num_pages
+        stats.pages_leased = cache.leased_pages
+        return stats
+
+    def _apply(self, plan: BatchPlan) -> None:
+        for sequence_id in plan.retract:
+            self._retract(self._running[sequence_id])
+        for sequence in self._waiting.values():
+            sequence.passed_over += 1
+        # Leases of all admitted first: an eviction for one must not take another's prefix.
+        for sequence_id in plan.admit:
+            sequence = self._waiting.pop(sequence_id)
+            sequence.start(self.cache)
+            sequence.task.started(sequence)
+            self._running[sequence_id] = sequence
+
+    def _retract(self, sequence: LiveSequence) -> None:
+        del self._running[sequence.sequence_id]
+        sequence.stop()
+        self._waiting[sequence.sequence_id] = sequence
+        self.stats.retractions += 1
+
+    def _run(self, batch: list[tuple[LiveSequence, int]]) -> list[Delta]:
+        batch = self._reserve(batch)
+        logits = self._forward(batch)
+        deltas: list[Delta] = []
+        to_sample: list[tuple[GenerateTask, torch.Tensor]] = []
+        row = 0
+        for sequence, tokens in batch:
+            start = max(sequence.computed, sequence.reusable)
+            sequence.computed += tokens
+            rows = max(0, sequence.computed - start)
+            task = sequence.task
+            done = sequence.computed == sequence.num_tokens
+            if tokens > 1 or sequence.num_tokens == task.usage.prompt:
+                # Prefill: what others may share becomes theirs now. Decoded tokens follow at
+                # the end, all at once.
+                assert sequence.lease is not None
+                sequence.lease.commit(sequence.tokens[: sequence.computed])
+                self.stats.prompt_tokens += tokens
+            if isinstance(task, ScoreTask):
+                if rows:
+                    task.score(sequence, start, logits[row : row + rows])
+                delta = task.sequence_done(sequence) if done else None
+                if done:
+                    self._release(sequence)
+                if delta is not None:
+                    deltas.append(delta)
+            elif isinstance(task, GenerateTask) and done:
+                delta = task.prefilled()
+                if delta is not None:
+                    deltas.append(delta)
+                else:
+                    to_sample.append((task, logits[row]))
+            row += rows
+        deltas += self._sample(to_sample)
+        for delta in deltas:
+            if delta.finish_reason is not None:
+                self._finish(self._tasks[delta.request_id])
+        return deltas
+
+    def _reserve(self, batch: list[tuple[LiveSequence, int]]) -> list[tuple[LiveSequence, int]]:
+        """Takes the pages of this step; decodes first, as `ForwardBatch` wants them."""
+        kept = []
+        for sequence, tokens in sorted(batch, key=lambda item: item[1] != 1):
+            assert sequence.lease is not None
+            try:
+                sequence.lease.extend(sequence.computed + tokens)
+            except OutOfPagesError:
+                log.warning("the plan counted on pages that are not there; retracting %s",
+                            sequence.sequence_id)
+                self._retract(sequence)
+                continue
+            kept.append((sequence, tokens))
+        return kept
+
+    def _forward(self, batch: list[tuple[LiveSequence, int]]) -> torch.Tensor:
+        """float32 logits [rows, vocab]: for each sequence in order, the rows from `reusable` on."""
+        batch = [(sequence, tokens) for sequence, tokens in batch if tokens > 0]
+        if not batch:
+            return torch.empty(0)
+        ids, positions, out_slots, contexts, logit_rows = [], [], [], [], []
+        first_row = 0
+        for sequence, tokens in batch:
+            start, end = sequence.computed, sequence.computed + tokens
+            assert sequence.lease is not None
+            slots = sequence.lease.slots(end)
+            ids.append(sequence.tokens[start:end])
+            positions.append(np.arange(start, end))
+            out_slots.append(slots[start:])
+            contexts.append(slots)
+            logit_rows.append(np.arange(max(start, sequence.reusable), end) - start + first_row)
+            first_row += tokens
+        lens = np.array([tokens for _, tokens in batch], np.int32)
+        return self._model.forward(
+            ForwardBatch(
+                token_ids=_int64(ids),
+                positions=_int64(positions),
+                out_slots=_int64(out_slots),
+                query_lens=lens,
+                num_decode=int((lens == 1).sum()),
+                context_slots=contexts,
+                logit_rows=_int64(logit_rows),
+            ),
+            self._kv_pool,
+        )
+
+    def _sample(self, to_sample: list[tuple[GenerateTask, torch.Tensor]]) -> list[Delta]:
+        if not to_sample:
+            return []
+        logits = torch.stack([row for _, row in to_sample])
+        tokens = sample(logits, [task.sampling_row() for task, _ in to_sample])
+        self.stats.generated_tokens += len(tokens)
+        return [task.accept(token) for (task, _), token in zip(to_sample, tokens, strict=True)]
+
+    def _release(self, sequence: LiveSequence, *, keep: bool = True) -> None:
+        self._waiting.pop(sequence.sequence_id, None)
+        self._running.pop(sequence.sequence_id, None)
+        sequence.stop(keep=keep)
+
+    def _drop(self, task: Task, *, keep: bool = True) -> None:
+        del self._tasks[task.request_id]
+        for sequence in task.sequences:
+            self._release(sequence, keep=keep)
+
+    def _finish(self, task: Task) -> None:
+        self.stats.cached_tokens += task.usage.cached
+        self._drop(task)
+
+    def _fail(self, batch: list[tuple[LiveSequence, int]], error: Exception) -> list[Delta]:
+        if not isinstance(error, RadixRayError):
+            error = EngineError(f"the engine failed in a step: {type(error).__name__}: {error}")
+        deltas = []
+        for task in {id(s.task): s.task for s, _ in batch}.values():
+            if task.request_id in self._tasks:
+                deltas.append(task.fail(error))
+                # Its KV may be half written: nothing of it may reach the cache.
+                self._drop(task, keep=False)
+        return deltas
+
+
+def _int64(parts: list[np.ndarray]) -> torch.Tensor:
+    return torch.from_numpy(np.concatenate(parts).astype(np.int64))

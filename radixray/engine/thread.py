@@ -1,0 +1,99 @@
+"""The engine in its own thread, so that an event loop beside it never waits for a step."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from radixray.engine.engine import Engine, StepOutput
+from radixray.errors import EngineError, RadixRayError
+from radixray.fsm.matcher import Matcher
+from radixray.protocol import Delta, EngineStats, ErrorInfo, Request
+
+IDLE_WAKE_S = 1.0
+"""An idle engine still shows its heartbeat this often."""
+
+log = logging.getLogger("radixray")
+
+
+class EngineThread:
+    """Runs an engine and hands each step's output to `sink`, in the engine's thread.
+
+    Args:
+        sink: called once a step; must be quick and must not raise. An event loop passes
+            ``loop.call_soon_threadsafe``.
+    """
+
+    def __init__(self, engine: Engine, sink: Callable[[StepOutput], None]) -> None:
+        self._engine = engine
+        self._sink = sink
+        self._inbox: deque[Callable[[Engine], None]] = deque()
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._heartbeat = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="radixray-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request, matcher: Matcher | None = None) -> None:
+        """Queues a request; a refused one comes back as a Delta with an error."""
+
+        def add(engine: Engine) -> None:
+            try:
+                engine.add(request, matcher)
+            except RadixRayError as error:
+                self._sink(StepOutput([_error_delta(request.request_id, error)]))
+
+        self._post(add)
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request before the next step."""
+        self._post(lambda engine: engine.abort(request_id))
+
+    def call(self, function: Callable[[Engine], None]) -> None:
+        """Runs `function` in the engine's thread between two steps."""
+        self._post(function)
+
+    def stats(self) -> EngineStats:
+        """Counters and gauges as of now; gauges may be a step old."""
+        stats = self._engine.snapshot_stats()
+        stats.heartbeat_age_s = time.monotonic() - self._heartbeat
+        return stats
+
+    def stop(self) -> None:
+        """Ends the thread after the step under way."""
+        self._stopping = True
+        self._post(lambda engine: None)
+        self._thread.join()
+
+    def _post(self, item: Callable[[Engine], None]) -> None:
+        with self._wake:
+            self._inbox.append(item)
+            self._wake.notify()
+
+    def _run(self) -> None:
+        engine = self._engine
+        while not self._stopping:
+            self._heartbeat = time.monotonic()
+            with self._wake:
+                if not self._inbox and not engine.has_work:
+                    self._wake.wait(IDLE_WAKE_S)
+            try:
+                while self._inbox:
+                    self._inbox.popleft()(engine)
+                if engine.has_work:
+                    self._sink(engine.step())
+            except Exception as error:
+                # A bug of ours, not a fault of the model (those end in `step`). Nothing may hang
+                # on it and the next request must work, so all live requests end and the cache
+                # starts anew.
+                log.exception("the engine failed outside a model step; it starts afresh")
+                self._sink(engine.reset(
+                    EngineError(f"the engine failed: {type(error).__name__}: {error}")
+                ))
+
+
+def _error_delta(request_id: str, error: RadixRayError) -> Delta:
+    return Delta(request_id=request_id, finish_reason="error", error=ErrorInfo.of(error))

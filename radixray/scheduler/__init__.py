@@ -1,0 +1,1 @@
+"""Layer 1: what runs where and when. Pure decisions over data."""

@@ -1,0 +1,132 @@
+"""The scheduler's state: the prefix index, loads, and how fresh the news of each actor is."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from radixray.cache.radix_tree import TokenArray
+from radixray.protocol import CacheEvent, CacheSnapshot, Placement, StepReport
+from radixray.scheduler.index import PrefixIndex, token_array
+from radixray.scheduler.routing import ActorLoad, place
+
+FORGET_AFTER_S = 600.0
+"""A placement nobody reported on for so long is taken for lost with its caller."""
+
+
+@dataclass(slots=True)
+class _Underway:
+    actor: str
+    namespace: str
+    tokens: TokenArray
+    prefill_tokens: int
+    since: float
+
+
+class Router:
+    """Places requests by longest prefix and load, and follows the model actors' caches.
+
+    A placement counts at once as held by its actor, so that the next request with that prefix
+    follows it; when the request finishes, only what the cache events said remains.
+    """
+
+    def __init__(self, actors: list[str]) -> None:
+        self._index = PrefixIndex()
+        self._loads = {actor: ActorLoad() for actor in actors}
+        self._news: dict[str, tuple[str, int]] = {}
+        self._newest: dict[str, tuple[str, int]] = {}
+        self._underway: OrderedDict[str, _Underway] = OrderedDict()
+
+    @property
+    def loads(self) -> dict[str, ActorLoad]:
+        """Load of each actor, by name."""
+        return self._loads
+
+    def place(self, request_id: str, namespace: str, tokens: TokenArray) -> Placement:
+        """Chooses an actor and counts the request as its load until it finishes."""
+        self._forget_lost()
+        placement = place(len(tokens), self._index.match(namespace, tokens), self._loads)
+        prefill = len(tokens) - placement.matched
+        self.finished(request_id)
+        self._underway[request_id] = _Underway(
+            placement.actor, namespace, tokens, prefill, time.monotonic()
+        )
+        self._index.add(placement.actor, namespace, tokens)
+        load = self._loads[placement.actor]
+        load.requests += 1
+        load.prefill_tokens += prefill
+        return placement
+
+    def finished(self, request_id: str) -> None:
+        """The request ended; an unknown one is ignored."""
+        underway = self._underway.pop(request_id, None)
+        if underway is None:
+            return
+        self._index.remove(underway.actor, underway.namespace, underway.tokens)
+        load = self._loads[underway.actor]
+        load.requests -= 1
+        load.prefill_tokens -= underway.prefill_tokens
+
+    def report(self, report: StepReport) -> bool:
+        """Applies a report; False asks for a snapshot, because news was missed."""
+        this = (report.incarnation, report.sequence)
+        known = self._news.get(report.actor)
+        if known == (report.incarnation, report.sequence - 1):
+            known = self._news[report.actor] = this
+            for event in report.events:
+                self._apply(report.actor, event)
+        self._newest[report.actor] = this
+        for request_id in report.finished:
+            self.finished(request_id)
+        # A report older than the last snapshot holds no news.
+        return known is not None and known[0] == this[0] and known[1] >= this[1]
+
+    def restore(self, snapshot: CacheSnapshot) -> bool:
+        """Replaces all that is known of an actor's cache; False asks for a newer snapshot.
+
+        Requests placed on an earlier incarnation died with it.
+        """
+        actor = snapshot.actor
+        known = self._news.get(actor)
+        mine = [(i, u) for i, u in self._underway.items() if u.actor == actor]
+        self._index.clear(actor)
+        if known is not None and known[0] != snapshot.incarnation:
+            for request_id, _ in mine:
+                del self._underway[request_id]
+            self._loads[actor] = ActorLoad()
+        else:
+            for _, underway in mine:
+                self._index.add(actor, underway.namespace, underway.tokens)
+        self._news[actor] = (snapshot.incarnation, snapshot.sequence)
+        held = PrefixIndex()
+        for event in snapshot.events:
+            # Leaves of one tree share their upper parts: count each position once.
+            tokens = token_array(event.tokens)
+            start = held.match(event.namespace, tokens).get(actor, 0)
+            held.add(actor, event.namespace, tokens, start)
+            self._index.add(actor, event.namespace, tokens, start)
+        return self._newest.get(actor, self._news[actor]) <= self._news[actor]
+
+    def matches(self, namespace: str, tokens: TokenArray) -> dict[str, int]:
+        """Tokens of the prompt each actor holds or is about to hold."""
+        return self._index.match(namespace, tokens)
+
+    def _apply(self, actor: str, event: CacheEvent) -> None:
+        if event.kind == "insert":
+            self._index.add(actor, event.namespace, token_array(event.tokens), event.start)
+        elif event.kind == "evict":
+            self._index.remove(actor, event.namespace, token_array(event.tokens), event.start)
+        else:
+            self._index.clear(actor)
+            for underway in self._underway.values():
+                if underway.actor == actor:
+                    self._index.add(actor, underway.namespace, underway.tokens)
+
+    def _forget_lost(self) -> None:
+        horizon = time.monotonic() - FORGET_AFTER_S
+        while self._underway:
+            request_id, oldest = next(iter(self._underway.items()))
+            if oldest.since > horizon:
+                break
+            self.finished(request_id)

@@ -1,1 +1,85 @@
-"""RadixRay."""
+"""RadixRay: an asyncio actor runtime on Ray that runs LLM programs fast.
+
+    import radixray as rr
+
+    @rr.function
+    async def answer(s, question):
+        s += rr.user(question)
+        with s.assistant():
+            await s.gen("answer", max_tokens=64)
+
+    async with rr.init():
+        result = await answer.run("What is a radix tree?")
+        print(result["answer"])
+
+Importing this package loads neither torch nor ray: names are imported when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from radixray.client.expressions import assistant, gen, select, system, user
+    from radixray.client.forks import Forks
+    from radixray.client.function import Function, function
+    from radixray.client.results import Choice, Gen, ProgramResult
+    from radixray.client.runtime import Runtime, attach, init, shutdown
+    from radixray.client.state import State
+    from radixray.errors import (
+        AbortedError,
+        ConstraintError,
+        ContextLengthError,
+        DeploymentError,
+        EngineDiedError,
+        EngineError,
+        InvalidRequestError,
+        ModelNotFoundError,
+        NotInitializedError,
+        NotReadyError,
+        OverloadedError,
+        ProgramError,
+        RadixRayError,
+        TemplateError,
+        UnsupportedModelError,
+    )
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "radixray.client.expressions": ("assistant", "gen", "select", "system", "user"),
+    "radixray.client.forks": ("Forks",),
+    "radixray.client.function": ("Function", "function"),
+    "radixray.client.results": ("Choice", "Gen", "ProgramResult"),
+    "radixray.client.runtime": ("Runtime", "attach", "init", "shutdown"),
+    "radixray.client.state": ("State",),
+    "radixray.errors": (
+        "AbortedError", "ConstraintError", "ContextLengthError", "DeploymentError",
+        "EngineDiedError", "EngineError", "InvalidRequestError", "ModelNotFoundError",
+        "NotInitializedError", "NotReadyError", "OverloadedError", "ProgramError",
+        "RadixRayError", "TemplateError", "UnsupportedModelError",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "AbortedError", "Choice", "ConstraintError", "ContextLengthError", "DeploymentError",
+    "EngineDiedError", "EngineError", "Forks", "Function", "Gen", "InvalidRequestError",
+    "ModelNotFoundError", "NotInitializedError", "NotReadyError", "OverloadedError",
+    "ProgramError", "ProgramResult", "RadixRayError", "Runtime", "State", "TemplateError",
+    "UnsupportedModelError", "assistant", "attach", "function", "gen", "init", "select",
+    "shutdown", "system", "user",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(module), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -18,7 +18,7 @@ from radixray.cache.prefix_cache import PrefixCache
 from radixray.engine.sampler import sample
 from radixray.engine.sequence import LiveSequence
 from radixray.engine.tasks import GenerateTask, ScoreTask, Task
-from radixray.errors import EngineError, OverloadedError, RadixRayError
+from radixray.errors import EngineError, InvalidRequestError, OverloadedError, RadixRayError
 from radixray.fsm.matcher import Matcher
 from radixray.kernels.kv_pool import KVPool
 from radixray.models.batch import ForwardBatch
@@ -101,7 +101,9 @@ class Engine:
         """
         request.validate(self.info)
         if request.request_id in self._tasks:
-            raise RadixRayError(f"request id {request.request_id!r} is in use")
+            raise InvalidRequestError(
+                f"request_id {request.request_id!r} is in use", param="request_id"
+            )
         if len(self._waiting) >= self.info.max_queued_requests:
             raise OverloadedError(
                 f"{len(self._waiting)} requests wait; the limit is max_queued_requests="

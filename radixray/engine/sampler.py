@@ -46,7 +46,7 @@ def sample(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
     for index, row in enumerate(rows):
         _penalise(logits[index], row)
         if row.allowed is not None:
-            logits[index].masked_fill_(~torch.from_numpy(row.allowed), -torch.inf)
+            logits[index].masked_fill_(torch.from_numpy(~row.allowed), -torch.inf)
     tokens = torch.argmax(logits, dim=-1).tolist()
     for index, row in enumerate(rows):
         if row.params.temperature > 0:

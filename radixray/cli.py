@@ -1,0 +1,243 @@
+"""The command line: ``radixray serve`` and ``radixray version``.
+
+Ray, torch and the rest are imported by the commands that need them, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from typing import Annotated, NoReturn, cast
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from radixray.config import DEFAULT_MODEL, DeploymentConfig, Dtype, EngineConfig
+from radixray.errors import DeploymentError, InvalidRequestError, RadixRayError
+
+HEALTHY_WITHIN_S = 120.0
+
+_DEFAULTS = EngineConfig()
+
+app = typer.Typer(
+    help="RadixRay: run LLM programs on Ray.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+# soft_wrap: one line stays one line in logs and pipes.
+out = Console(soft_wrap=True, highlight=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def main() -> None:
+    """The entry point of the ``radixray`` command; failures we know end it with one line."""
+    try:
+        app()
+    except RadixRayError as error:
+        param = f" [dim]({escape(error.param)})[/]" if error.param else ""
+        err.print(f"[bold red]error:[/] {escape(error.message)}{param}")
+        sys.exit(1)
+
+
+@app.callback()
+def _root() -> None:
+    # Keeps typer from making a lone command the whole program.
+    pass
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version as installed
+
+    print(installed("radixray"))
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        str, typer.Option(help="Embedded name, local folder, or Hugging Face Hub id.")
+    ] = DEFAULT_MODEL,
+    host: Annotated[str, typer.Option(help="Interface to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
+    model_actors: Annotated[int, typer.Option(help="Replicas of the model.")] = 1,
+    dtype: Annotated[
+        str, typer.Option(help="bfloat16 or float32: weights, activations, KV cache.")
+    ] = _DEFAULTS.dtype,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="RADIXRAY_API_KEY",
+            show_envvar=True,
+            help="What clients must send as bearer token. Safer in the environment.",
+        ),
+    ] = None,
+    allow_unauthenticated: Annotated[
+        bool, typer.Option(help="Let other machines in without an API key.")
+    ] = False,
+    page_size: Annotated[int, typer.Option(help="Tokens a KV page holds.")] = _DEFAULTS.page_size,
+    max_total_tokens: Annotated[
+        int | None, typer.Option(help="Tokens the KV pool holds; by default fitted to memory.")
+    ] = None,
+    context_length: Annotated[
+        int | None, typer.Option(help="Most tokens of one sequence; by default the model's.")
+    ] = None,
+    chunked_prefill_size: Annotated[
+        int, typer.Option(help="Most tokens one step computes.")
+    ] = _DEFAULTS.chunked_prefill_size,
+    max_num_seqs: Annotated[
+        int, typer.Option(help="Most requests that run at once.")
+    ] = _DEFAULTS.max_num_seqs,
+    cpu_threads: Annotated[
+        int | None, typer.Option(help="Threads of the CPU kernels, for each model actor.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster to join; by default a new one here.")
+    ] = None,
+    name: Annotated[
+        str, typer.Option(help="Of the deployment; several can share a Ray cluster.")
+    ] = "default",
+) -> None:
+    """Serve a model over an OpenAI-compatible HTTP API until interrupted."""
+    config = DeploymentConfig(
+        engine=EngineConfig(
+            model=model,
+            dtype=cast(Dtype, dtype),  # EngineConfig checks it
+            page_size=page_size,
+            max_total_tokens=max_total_tokens,
+            context_length=context_length,
+            chunked_prefill_size=chunked_prefill_size,
+            max_num_seqs=max_num_seqs,
+            cpu_threads=cpu_threads,
+        ),
+        model_actors=model_actors,
+        name=name,
+    )
+    if not api_key and not allow_unauthenticated:
+        _check_private(host)
+    if address is None:  # in a cluster that runs elsewhere, or already, the port is Serve's affair
+        _check_port(host, port)
+    with _interruptible():
+        _serve(config, host, port, api_key or None, address)
+
+
+def _serve(
+    config: DeploymentConfig, host: str, port: int, api_key: str | None, address: str | None
+) -> None:
+    """Start all, say so, wait to be interrupted; stop what was started, last first."""
+    from radixray.actors.deployment import deploy
+    from radixray.serve.deploy import serve_http, stop_http
+
+    with ExitStack() as started:
+        started.callback(_leave_ray)
+        out.print(f"loading {escape(config.engine.model)} ...")
+        deployment = deploy(config, address=address)
+        started.callback(deployment.shutdown)
+        _on_terminate()  # Ray has put its own in place
+        started.callback(stop_http, config.name)
+        serve_http(config.name, host, port, api_key)
+        url = f"http://{_reachable(host)}:{port}"
+        _wait_until_healthy(url)
+        out.print(
+            f"[bold green]ready:[/] {escape(config.engine.model)} at [bold]{url}/v1[/] "
+            f"({'API key required' if api_key else 'no API key'}; Ctrl-C stops it)"
+        )
+        try:
+            while True:
+                signal.pause()
+        except KeyboardInterrupt:
+            out.print("stopping ...")
+
+
+def _leave_ray() -> None:
+    import ray
+
+    ray.shutdown()
+
+
+@contextmanager
+def _interruptible() -> Generator[None, None, None]:
+    """SIGTERM is Ctrl-C; one that comes before all is up also ends in an orderly way."""
+    _on_terminate()
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _on_terminate() -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def _check_private(host: str) -> None:
+    from radixray.serve.deploy import listens_everywhere
+
+    if listens_everywhere():
+        _refuse_open("RAY_SERVE_ENABLE_HA_PROXY=1 makes Ray Serve listen on all interfaces")
+    if host != "localhost" and not _is_loopback(host):
+        _refuse_open(f"{host} can be reached by other machines")
+
+
+def _refuse_open(why: str) -> NoReturn:
+    raise InvalidRequestError(
+        f"{why}: set an API key (--api-key or RADIXRAY_API_KEY), or say "
+        "--allow-unauthenticated to let everyone in",
+        param="host",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name: where it leads can change
+        return False
+
+
+def _check_port(host: str, port: int) -> None:
+    """Raises DeploymentError if nothing can listen there; sooner than loading a model."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise DeploymentError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}", param="port"
+            ) from error
+
+
+def _reachable(host: str) -> str:
+    """Where this machine reaches a server that listens on `host`."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host
+
+
+def _wait_until_healthy(url: str) -> None:
+    """Raises DeploymentError if /health does not answer 200 within HEALTHY_WITHIN_S."""
+    # A proxy set in the environment must not come between us and our own server.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + HEALTHY_WITHIN_S
+    problem = "no answer"
+    while time.monotonic() < deadline:
+        try:
+            with opener.open(f"{url}/health", timeout=10):
+                return
+        except urllib.error.HTTPError as error:
+            problem = error.read().decode(errors="replace")
+        except OSError as error:
+            problem = str(error)
+        time.sleep(0.2)
+    raise DeploymentError(f"{url}/health is not well after {HEALTHY_WITHIN_S:g} s: {problem}")
+
+
+if __name__ == "__main__":
+    main()

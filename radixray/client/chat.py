@@ -1,0 +1,127 @@
+"""Roles: messages, and the text that the model's chat template makes of them.
+
+The template is asked for the whole conversation each time, and must only ever add to what it said
+before: the difference is the new message's text. A message that is generated into cannot wait for
+its end, so its beginning and end are found by rendering a marker in place of its content.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from radixray.client.content import Content
+from radixray.errors import TemplateError
+from radixray.tokenizer.chat_template import ChatTemplate
+
+_MARKER = "RadixRayMessageContent"
+
+
+@dataclass
+class _OpenMessage:
+    """A message being written.
+
+    Attributes:
+        content: its text so far.
+        footer: what closes it; None until its beginning has been written, which happens when the
+            first generation needs it.
+    """
+
+    role: str
+    content: str = ""
+    footer: str | None = None
+
+
+class Transcript:
+    """What a state holds: content, and the messages it is made of."""
+
+    def __init__(self, template: ChatTemplate, content: Content) -> None:
+        self.content = content
+        self._template = template
+        self._messages: list[dict[str, Any]] = []
+        self._rendered = ""
+        self._open: _OpenMessage | None = None
+
+    def copy(self) -> Transcript:
+        """An independent copy."""
+        other = Transcript(self._template, self.content.copy())
+        other._messages = self._messages.copy()
+        other._rendered = self._rendered
+        other._open = replace(self._open) if self._open else None
+        return other
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages so far, the open one included."""
+        open_ = self._open
+        last = [] if open_ is None else [{"role": open_.role, "content": open_.content}]
+        return [dict(message) for message in self._messages] + last
+
+    def open_role(self, role: str) -> None:
+        """Begins a message."""
+        self._open = _OpenMessage(role)
+
+    def close_role(self) -> None:
+        """Ends the open message.
+
+        Raises:
+            TemplateError: the template fails, or changes what it said of earlier messages.
+        """
+        message, self._open = self._open, None
+        assert message is not None
+        self._messages.append({"role": message.role, "content": message.content})
+        rendered = self._template.render(self._messages, False)
+        added = self._added(rendered)
+        self.content.add_text(added if message.footer is None else message.footer, template=True)
+        self._rendered = rendered
+
+    def add_text(self, text: str) -> None:
+        """Appends text, to the open message where there is one."""
+        if self._open is None:
+            self.content.add_text(text)
+            return
+        self._open.content += text
+        if self._open.footer is not None:
+            self.content.add_text(text, template=True)
+
+    def prompt_ids(self) -> list[int]:
+        """The tokens a request continues from.
+
+        Raises:
+            TemplateError: as `close_role`.
+        """
+        message = self._open
+        if message is not None and message.footer is None:
+            header, message.footer = self._frame(message.role)
+            self.content.add_text(header + message.content, template=True)
+        return self.content.prompt_ids()
+
+    def add_output(
+        self, prompt_ids: list[int], token_ids: list[int], text: str, *, cut: bool = False
+    ) -> None:
+        """Appends a request's output, as `Content.add_output`."""
+        self.content.add_output(prompt_ids, token_ids, text, cut=cut)
+        if self._open is not None:
+            self._open.content += text
+
+    def _frame(self, role: str) -> tuple[str, str]:
+        """What comes before and after the content of the next message."""
+        marked = [*self._messages, {"role": role, "content": _MARKER}]
+        header, found, footer = self._added(self._template.render(marked, False)).partition(_MARKER)
+        if not found or _MARKER in footer:
+            raise TemplateError(
+                f"the chat template does not show a {role} message's content once, so nothing can "
+                f"be generated into it"
+            )
+        # The first message's rendering may hold a default system message, which the opening of
+        # an answer to nothing would lack.
+        if role == "assistant" and self._messages:
+            header = self._added(self._template.render(self._messages, True))
+        return header, footer
+
+    def _added(self, rendered: str) -> str:
+        if not rendered.startswith(self._rendered):
+            raise TemplateError(
+                "the chat template rewrites history: with a message added, earlier ones read "
+                "differently"
+            )
+        return rendered[len(self._rendered) :]

@@ -1,0 +1,86 @@
+"""The tokens of a state: ids that are final, then text not yet tokenised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from radixray.tokenizer.detokenizer import IncrementalDetokenizer
+from radixray.tokenizer.tokenizer import Tokenizer
+
+
+class Content:
+    """Text and generated tokens, in the order they came.
+
+    Generated ids are kept as they are. Text waits untokenised until a request needs it: text
+    appended meanwhile may still merge with its end.
+
+    Attributes:
+        text: the whole text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.text = ""
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._tail = ""
+        self._begun = False
+
+    def copy(self) -> Content:
+        """An independent copy."""
+        other = Content(self._tokenizer)
+        other.text, other._tail, other._begun = self.text, self._tail, self._begun
+        other._ids = self._ids.copy()
+        return other
+
+    def add_text(self, text: str, *, template: bool = False) -> None:
+        """Appends text. A chat template writes its own beginning of text; else it is added."""
+        self._begin(template=template)
+        self._tail += text
+        self.text += text
+
+    def prompt_ids(self) -> list[int]:
+        """All tokens so far, the text tokenised."""
+        self._begin()
+        return self._ids + self._tokenizer.encode(self._tail)
+
+    def stable_ids(self) -> list[int]:
+        """The tokens that no text to come can change."""
+        self._begin()
+        ids, self._tail = self._tokenizer.split_stable(self._tail)
+        self._ids += ids
+        return self._ids.copy()
+
+    def add_output(
+        self, prompt_ids: Sequence[int], token_ids: Sequence[int], text: str, *, cut: bool = False
+    ) -> None:
+        """Appends tokens that continue `prompt_ids`.
+
+        Args:
+            prompt_ids: what the model was given: `prompt_ids()`.
+            token_ids: the output, without the token that ended it.
+            text: their text.
+            cut: a stop string ended the output, and `text` is only what came before it.
+        """
+        kept, length = self._fitting(token_ids, text) if cut else (len(token_ids), len(text))
+        self._ids = [*prompt_ids, *token_ids[:kept]]
+        # The rest of a token that the stop string cut is text again.
+        self._tail = text[length:]
+        self.text += text
+
+    def _begin(self, *, template: bool = False) -> None:
+        if not self._begun:
+            self._begun = True
+            if not template:
+                self._ids = self._tokenizer.encode("", add_special_tokens=True)
+
+    def _fitting(self, token_ids: Sequence[int], text: str) -> tuple[int, int]:
+        """How many tokens lie wholly in `text`, and the length of their text."""
+        detokenizer = IncrementalDetokenizer(self._tokenizer)
+        kept = length = seen = 0
+        for count, token_id in enumerate(token_ids, start=1):
+            seen += len(detokenizer.push([token_id]))
+            if seen > len(text):
+                return kept, length
+            if not detokenizer.pending:
+                kept, length = count, seen
+        return kept, length

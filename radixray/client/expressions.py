@@ -1,0 +1,159 @@
+"""What a program appends to its state: immutable descriptions, run when they are appended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from radixray.client.parameters import check_parameters
+from radixray.errors import InvalidRequestError
+
+
+class Expression:
+    """Something a state can append; joins with `+` to strings and other expressions."""
+
+    def __add__(self, other: Expression | str) -> Expression:
+        return Concat((self, as_expression(other)))
+
+    def __radd__(self, other: str) -> Expression:
+        return Concat((as_expression(other), self))
+
+    def parts(self) -> Iterator[Expression]:
+        """The expressions it is a concatenation of, in order."""
+        yield self
+
+
+@dataclass(frozen=True)
+class Text(Expression):
+    """Fixed text."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Concat(Expression):
+    """One expression after the other."""
+
+    items: tuple[Expression, ...]
+
+    def parts(self) -> Iterator[Expression]:
+        for item in self.items:
+            yield from item.parts()
+
+
+@dataclass(frozen=True)
+class GenExpression(Expression):
+    """A generation whose result becomes variable `name`."""
+
+    name: str | None
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SelectExpression(Expression):
+    """A choice among fixed texts whose result becomes variable `name`."""
+
+    name: str | None
+    choices: tuple[str, ...]
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True)
+class RoleExpression(Expression):
+    """One message of a chat."""
+
+    role: str
+    content: Expression
+
+
+def gen(name: str | None = None, **params: Any) -> GenExpression:
+    """A generation.
+
+    Args:
+        name: the variable that gets the result; by default ``gen_0``, ``gen_1`` and so on.
+        params: fields of `SamplingParams` and of `Constraint` (e.g. `regex`), and `cache_salt`.
+            `max_tokens` is 128 unless given.
+
+    Raises:
+        InvalidRequestError: an unknown or wrong parameter, or two constraints.
+    """
+    _check_name(name)
+    check_parameters(params)
+    return GenExpression(name, MappingProxyType(dict(params)))
+
+
+def select(
+    name: str | None, choices: Sequence[str], *, cache_salt: str | None = None
+) -> SelectExpression:
+    """The likeliest of `choices`, by mean log-probability of a token.
+
+    Args:
+        name: the variable that gets the result; None names it as an unnamed `gen`.
+        choices: at least one text, none of them empty.
+        cache_salt: as for `gen`.
+
+    Raises:
+        InvalidRequestError: `choices` is not a sequence of such texts.
+    """
+    _check_name(name)
+    check_parameters({"cache_salt": cache_salt})
+    if isinstance(choices, str) or not all(isinstance(c, str) and c for c in choices):
+        raise InvalidRequestError(
+            f"choices must be a list of texts that are not empty, not {choices!r:.80}",
+            param="choices",
+        )
+    if not choices:
+        raise InvalidRequestError("choices must hold at least one text", param="choices")
+    return SelectExpression(name, tuple(choices), cache_salt)
+
+
+def system(content: Expression | str) -> RoleExpression:
+    """A system message; raises InvalidRequestError as `as_expression`, or for a role inside."""
+    return _role("system", content)
+
+
+def user(content: Expression | str) -> RoleExpression:
+    """A user message; raises as `system`."""
+    return _role("user", content)
+
+
+def assistant(content: Expression | str) -> RoleExpression:
+    """An assistant message; raises as `system`."""
+    return _role("assistant", content)
+
+
+def as_expression(value: object) -> Expression:
+    """`value` as an expression.
+
+    Raises:
+        InvalidRequestError: neither a string nor an expression.
+    """
+    if isinstance(value, str):
+        return Text(value)
+    if isinstance(value, Expression):
+        return value
+    raise InvalidRequestError(
+        f"a state appends strings and expressions, not {type(value).__name__}"
+    )
+
+
+def nested_role_error(inner: str, outer: str) -> InvalidRequestError:
+    """The error for a role that begins inside another."""
+    return InvalidRequestError(
+        f"role {inner!r} begins inside role {outer!r}; close that one first", param="role"
+    )
+
+
+def _role(role: str, content: Expression | str) -> RoleExpression:
+    inner = as_expression(content)
+    for part in inner.parts():
+        if isinstance(part, RoleExpression):
+            raise nested_role_error(part.role, role)
+    return RoleExpression(role, inner)
+
+
+def _check_name(name: object) -> None:
+    if name is not None and not (isinstance(name, str) and name):
+        raise InvalidRequestError(f"name must be a string, not {name!r}", param="name")

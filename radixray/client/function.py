@@ -1,0 +1,238 @@
+"""Programs: async functions over a state."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from radixray.actors.transport import Transport
+from radixray.client.mapping import map_rows
+from radixray.client.parameters import RUN_DEFAULTS, check_parameters
+from radixray.client.results import ProgramResult, StreamEvent
+from radixray.client.run_context import RunContext
+from radixray.client.state import State
+from radixray.client.variables import Var
+from radixray.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+
+
+class Function:
+    """A program; made by `function`.
+
+    Keyword arguments that are no parameters of the program, such as ``temperature=0``, are
+    defaults for all its generations.
+    """
+
+    def __init__(
+        self,
+        body: Callable[..., Awaitable[Any]],
+        bound: Mapping[str, Any] | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.__name__ = getattr(body, "__name__", "program")
+        self.__doc__ = body.__doc__
+        self._body = body
+        self._bound = dict(bound or {})
+        self._remote_options = dict(remote_options or {})
+        parameters = list(inspect.signature(body).parameters.values())[1:]
+        self._parameters = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD}
+        self._open = any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+    def __call__(self, state: State, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        """The program as part of another, on that one's state."""
+        return self._body(state, *args, **kwargs)
+
+    def bind(self, **kwargs: Any) -> Function:
+        """The program with arguments and defaults filled in; those of a run win.
+
+        Raises:
+            InvalidRequestError: neither a parameter of the program nor of generations.
+        """
+        self._split(kwargs)
+        return Function(self._body, self._bound | kwargs, self._remote_options)
+
+    def options(self, *, num_cpus: float = 0.1, deployment: str | None = None) -> Function:
+        """The program with settings for `remote`.
+
+        Args:
+            num_cpus: what its Ray task reserves.
+            deployment: the name of the RadixRay deployment it attaches to; by default that of
+                this process's runtime.
+        """
+        options = {"num_cpus": num_cpus, "deployment": deployment}
+        return Function(self._body, self._bound, options)
+
+    async def run(
+        self, *args: Any, transport: Transport | None = None, **kwargs: Any
+    ) -> ProgramResult:
+        """Runs the program to its end.
+
+        Args:
+            args: the program's arguments, after the state.
+            transport: the way to the engine; by default that of the current runtime.
+            kwargs: further arguments, and defaults for generations.
+
+        Raises:
+            InvalidRequestError: a keyword that is neither.
+            NotInitializedError: no transport, and no runtime.
+            ProgramError: an operation failed and the program did not handle it.
+            Exception: whatever the program raises.
+        """
+        return await self._run(args, kwargs, transport, None)
+
+    async def stream(
+        self, *args: Any, transport: Transport | None = None, **kwargs: Any
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """Runs the program, and yields generated text as it comes; the last event has the result.
+
+        Closing the stream cancels the program. Arguments and errors as `run`.
+        """
+        events: asyncio.Queue[StreamEvent | None] = asyncio.Queue()
+        task = asyncio.create_task(self._run(args, kwargs, transport, events.put_nowait))
+        task.add_done_callback(lambda _: events.put_nowait(None))
+        try:
+            while (event := await events.get()) is not None:
+                yield event
+            yield StreamEvent(result=task.result())
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # raised above, unless the reader left before the end
+
+    async def map(
+        self,
+        rows: Iterable[Any],
+        *,
+        concurrency: int = 64,
+        ordered: bool = False,
+        on_error: Literal["raise", "return"] = "raise",
+        transport: Transport | None = None,
+        **kwargs: Any,
+    ) -> AsyncGenerator[ProgramResult, None]:
+        """Runs the program once a row, many at a time.
+
+        Args:
+            rows: each a dict of keyword arguments, a tuple of arguments, or one argument; taken
+                as programs finish, so it may be endless.
+            concurrency: most programs that run at once.
+            ordered: yield in the order of the rows; else as they finish.
+            on_error: ``return`` yields a failed program as a result with `error` set; ``raise``
+                raises its error and cancels the others.
+            transport: as in `run`.
+            kwargs: arguments for every row, which a row's own win over, and defaults for
+                generations.
+
+        Yields:
+            Results with `index`, the row's place.
+
+        Raises:
+            InvalidRequestError: a wrong argument.
+        """
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise InvalidRequestError(
+                f"concurrency must be an integer from 1, not {concurrency!r}", param="concurrency"
+            )
+        if on_error not in ("raise", "return"):
+            raise InvalidRequestError(
+                f"on_error must be 'raise' or 'return', not {on_error!r}", param="on_error"
+            )
+        self._split(kwargs)
+
+        async def run_row(row: Any) -> ProgramResult:
+            if isinstance(row, dict):
+                return await self._run((), kwargs | row, transport, None)
+            return await self._run(row if isinstance(row, tuple) else (row,), kwargs, transport,
+                                   None)
+
+        results = map_rows(run_row, rows, concurrency, ordered, on_error == "return")
+        try:
+            async for result in results:
+                yield result
+        finally:
+            await results.aclose()
+
+    def remote(self, *args: Any, **kwargs: Any) -> ObjectRef[ProgramResult]:
+        """Runs the program as a Ray task; `options` sets its CPUs and deployment.
+
+        The task attaches to the deployment by name. Arguments as `run`, without `transport`.
+
+        Raises:
+            InvalidRequestError: a keyword that is no parameter.
+            NotInitializedError: no deployment was named, and there is no runtime.
+        """
+        from radixray.client.remote import submit
+
+        self._split(kwargs)
+        return submit(self, args, kwargs, **self._remote_options)
+
+    async def _run(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        transport: Transport | None,
+        listener: Callable[[StreamEvent], None] | None,
+    ) -> ProgramResult:
+        arguments, defaults = self._split(self._bound | dict(kwargs))
+        if transport is None:
+            from radixray.client.runtime import current_transport
+
+            transport = await current_transport()
+        run = RunContext(transport, defaults, listener)
+        state = State(run)
+        try:
+            value = await self._body(state, *args, **arguments)
+            await run.drain()
+        except BaseException:
+            await run.close()
+            raise
+        # What failed and was survived has no value to give.
+        variables = {name: var.result for name, var in state._variables.items() if var.ready}
+        return ProgramResult(
+            value=value.value if isinstance(value, Var) else value,
+            variables=variables,
+            usage=run.usage,
+            _text=state.text(),
+            _messages=state.messages(),
+            _tokens=state.tokens(),
+        )
+
+    def _split(self, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The program's own arguments, and the defaults for its generations."""
+        own = {
+            name: value
+            for name, value in kwargs.items()
+            if name in self._parameters or (self._open and name not in RUN_DEFAULTS)
+        }
+        defaults = {name: value for name, value in kwargs.items() if name not in own}
+        for name in defaults:
+            if name not in RUN_DEFAULTS:
+                known = ", ".join(sorted(self._parameters)) or "none"
+                raise InvalidRequestError(
+                    f"{self.__name__} has no parameter {name!r} (its own: {known}; for all "
+                    f"generations: {', '.join(sorted(RUN_DEFAULTS))})",
+                    param=name,
+                )
+        check_parameters(defaults, constraints=False)
+        return own, defaults
+
+
+def function(body: Callable[..., Awaitable[Any]]) -> Function:
+    """Makes a program of an ``async def`` whose first parameter is the `State`.
+
+    Raises:
+        TypeError: not an ``async def``, or without a parameter for the state.
+    """
+    name = getattr(body, "__name__", repr(body))
+    if not inspect.iscoroutinefunction(body):
+        raise TypeError(f"{name} must be an `async def` to be a program")
+    parameters = list(inspect.signature(body).parameters.values())
+    if not parameters or parameters[0].kind not in (
+        inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    ):
+        raise TypeError(f"{name} must take the state as its first parameter: async def {name}(s)")
+    return Function(body)

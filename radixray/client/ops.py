@@ -1,0 +1,127 @@
+"""The operations that ask the engine."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+
+from radixray.actors.transport import Transport
+from radixray.client.chat import Transcript
+from radixray.client.op_queue import OpQueue
+from radixray.client.parameters import ResolvedParameters
+from radixray.client.results import Choice, Gen
+from radixray.errors import AbortedError, EngineError
+from radixray.protocol import Delta, GenerateRequest, SamplingParams, ScoreRequest, Usage
+
+
+async def generate(
+    transport: Transport,
+    transcript: Transcript,
+    queue: OpQueue,
+    params: ResolvedParameters,
+    on_text: Callable[[str], None] | None,
+) -> Gen:
+    """Continues the transcript; raises the transport's typed errors."""
+    prompt_ids = transcript.prompt_ids()
+    request = GenerateRequest(
+        request_id=_new_request(queue),
+        prompt_ids=prompt_ids,
+        sampling=params.sampling,
+        constraint=params.constraint,
+        cache_salt=params.cache_salt,
+    )
+    output = await _collect(transport, request, on_text)
+    # The token that ended the output is no part of it; a constraint may end it without one.
+    ends = {*transport.info.eos_token_ids, *params.sampling.stop_token_ids}
+    ids = output.token_ids
+    cut = isinstance(output.stop_reason, str)
+    if output.finish_reason == "stop" and not cut and ids and ids[-1] in ends:
+        ids = ids[:-1]
+    transcript.add_output(prompt_ids, ids, output.text, cut=cut)
+    return output
+
+
+async def select(
+    transport: Transport,
+    transcript: Transcript,
+    queue: OpQueue,
+    choices: Sequence[str],
+    cache_salt: str,
+) -> Choice:
+    """Appends the likeliest choice; raises the transport's typed errors.
+
+    Each choice is tokenised on its own after the same prompt tokens, so that all are scored on
+    exactly their own text.
+    """
+    prompt_ids = transcript.prompt_ids()
+    ids = [transport.tokenizer.encode(choice) for choice in choices]
+    request = ScoreRequest(
+        request_id=_new_request(queue), prompt_ids=prompt_ids, choices=ids, cache_salt=cache_salt
+    )
+    request.validate(transport.info)
+    result = await transport.score(request)
+    scores = [sum(logprobs) / len(logprobs) for logprobs in result.logprobs]
+    best = max(range(len(scores)), key=scores.__getitem__)
+    transcript.add_output(prompt_ids, ids[best], choices[best])
+    return Choice(
+        text=choices[best],
+        index=best,
+        scores=scores,
+        logprobs=result.logprobs,
+        usage=result.usage,
+        request_id=request.request_id,
+    )
+
+
+async def commit(
+    transport: Transport, transcript: Transcript, queue: OpQueue, cache_salt: str
+) -> Usage:
+    """Has the engine compute and keep the transcript's tokens, as far as they are final."""
+    ids = transcript.content.stable_ids()
+    if not ids:
+        return Usage()
+    request = GenerateRequest(
+        request_id=_new_request(queue),
+        prompt_ids=ids,
+        sampling=SamplingParams(max_tokens=0),
+        cache_salt=cache_salt,
+    )
+    return (await _collect(transport, request, None)).usage
+
+
+async def _collect(
+    transport: Transport, request: GenerateRequest, on_text: Callable[[str], None] | None
+) -> Gen:
+    request.validate(transport.info)
+    token_ids: list[int] = []
+    texts: list[str] = []
+    usage = Usage()
+    last: Delta | None = None
+    # Leaving early, by failure or cancellation, must close the stream: that aborts the request.
+    async with aclosing(transport.generate(request)) as deltas:
+        async for delta in deltas:
+            last = delta
+            token_ids += delta.token_ids
+            usage = delta.usage or usage
+            if delta.text:
+                texts.append(delta.text)
+                if on_text is not None:
+                    on_text(delta.text)
+    if last is None or last.finish_reason is None:
+        raise EngineError("the output ended without a finish reason")
+    if last.finish_reason == "abort":
+        raise AbortedError("the request was aborted")
+    return Gen(
+        text="".join(texts),
+        token_ids=token_ids,
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+        usage=usage,
+        request_id=request.request_id,
+    )
+
+
+def _new_request(queue: OpQueue) -> str:
+    queue.request_id = uuid.uuid4().hex
+    return queue.request_id

@@ -1,0 +1,77 @@
+"""The parameters of a generation: which there are, their defaults, and which win."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from radixray.errors import InvalidRequestError
+from radixray.protocol import MAX_SEED, Constraint, SamplingParams, sampling_from
+
+SAMPLING = frozenset(field.name for field in msgspec.structs.fields(SamplingParams))
+CONSTRAINTS = frozenset(field.name for field in msgspec.structs.fields(Constraint))
+RUN_DEFAULTS = SAMPLING | {"cache_salt"}
+"""What may be set for a whole run; a generation's own parameters win."""
+
+_LANGUAGE_DEFAULTS = {"max_tokens": 128}
+
+
+class ResolvedParameters(msgspec.Struct, frozen=True):
+    """What one request is sent with."""
+
+    sampling: SamplingParams
+    constraint: Constraint | None
+    cache_salt: str
+
+
+def check_parameters(params: Mapping[str, Any], *, constraints: bool = True) -> None:
+    """Checks loose parameters of a generation, or without `constraints` those of a run.
+
+    Raises:
+        InvalidRequestError: unknown, of the wrong type, outside its limit, or in conflict.
+    """
+    known = RUN_DEFAULTS | CONSTRAINTS if constraints else RUN_DEFAULTS
+    for name in params:
+        if name not in known:
+            raise InvalidRequestError(
+                f"unknown parameter {name!r}; known are {', '.join(sorted(known))}", param=name
+            )
+    given = sorted(name for name in CONSTRAINTS if params.get(name) is not None)
+    if len(given) > 1:
+        raise InvalidRequestError(
+            f"{' and '.join(given)} are in conflict: give one constraint", param=given[1]
+        )
+    for name in ("cache_salt", "regex"):
+        value = params.get(name)
+        if value is not None and not isinstance(value, str):
+            raise InvalidRequestError(f"{name} must be a string, not {value!r}", param=name)
+    sampling_from({name: value for name, value in params.items() if name in SAMPLING})
+
+
+def resolve(
+    params: Mapping[str, Any], defaults: Mapping[str, Any], branch: tuple[int, ...]
+) -> ResolvedParameters:
+    """Checked parameters over the run's defaults over the language's.
+
+    A seed of the run differs in each branch: else the branches of a fork, which share a prompt,
+    would all draw the same tokens. A generation's own seed is taken as it is.
+    """
+    run = {name: value for name, value in defaults.items() if value is not None}
+    if branch and "seed" in run:
+        run["seed"] = _branch_seed(run["seed"], branch)
+    own = {name: value for name, value in params.items() if value is not None}
+    merged: dict[str, Any] = _LANGUAGE_DEFAULTS | run | own
+    constraint = {name: merged[name] for name in CONSTRAINTS if name in merged}
+    return ResolvedParameters(
+        sampling=sampling_from({name: merged[name] for name in SAMPLING if name in merged}),
+        constraint=Constraint(**constraint) if constraint else None,
+        cache_salt=merged.get("cache_salt", ""),
+    )
+
+
+def _branch_seed(seed: int, branch: tuple[int, ...]) -> int:
+    digest = hashlib.blake2b(repr((seed, branch)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") & MAX_SEED

@@ -1,0 +1,130 @@
+"""What programs and their operations give back: plain data that can be pickled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from radixray.protocol import Usage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gen:
+    """The result of a generation; as a string, its text.
+
+    Attributes:
+        text: the output, without stop string and stop token.
+        token_ids: all output tokens, stop token and stop string included.
+        finish_reason: ``stop`` or ``length``.
+        stop_reason: the stop string or token id that ended it, or None.
+        usage: tokens of this request.
+        request_id: the engine's request.
+    """
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    stop_reason: int | str | None
+    usage: Usage
+    request_id: str
+
+    @property
+    def value(self) -> str:
+        """The text."""
+        return self.text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The result of a selection; as a string, the text chosen.
+
+    Attributes:
+        text: the choice with the highest score.
+        index: its place in the list of choices; the first of several with the same score.
+        scores: for each choice, the mean of its tokens' log-probabilities.
+        logprobs: for each choice, the natural-log probability of each token.
+        usage: tokens of this request.
+        request_id: the engine's request.
+    """
+
+    text: str
+    index: int
+    scores: list[float]
+    logprobs: list[list[float]]
+    usage: Usage
+    request_id: str
+
+    @property
+    def value(self) -> str:
+        """The text chosen."""
+        return self.text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def plain_value(result: Any) -> Any:
+    """The value of a `Gen` or `Choice`; anything else is its own value."""
+    return result.value if isinstance(result, Gen | Choice) else result
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramResult:
+    """What a finished program leaves.
+
+    ``result["x"]`` is the `Gen`, `Choice` or set value of variable `x`.
+
+    Attributes:
+        value: what the program returned.
+        variables: by name; those of the root state.
+        usage: the sum over all requests, those of branches included.
+        index: the row's place in `Function.map`, else 0.
+        error: what ended the program, for `Function.map` with ``on_error="return"``.
+    """
+
+    value: Any = None
+    variables: dict[str, Any] = field(default_factory=dict)
+    usage: Usage = field(default_factory=Usage)
+    index: int = 0
+    error: Exception | None = None
+    _text: str = ""
+    _messages: list[dict[str, Any]] = field(default_factory=list)
+    _tokens: list[int] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.variables[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.variables
+
+    def text(self) -> str:
+        """The whole text of the root state, template markup included."""
+        return self._text
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages of the root state."""
+        return self._messages
+
+    def tokens(self) -> list[int]:
+        """The token ids of the root state."""
+        return self._tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamEvent:
+    """A piece of a running program's output.
+
+    Attributes:
+        var: the variable being generated; None in the last event.
+        branch: the path of fork indices from the root; empty at the root.
+        delta: text that came.
+        result: the program's result, in the last event.
+    """
+
+    var: str | None = None
+    branch: tuple[int, ...] = ()
+    delta: str = ""
+    result: ProgramResult | None = None

@@ -1,0 +1,177 @@
+"""The runtime of this process: the deployment it talks to, and a transport per event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from types import TracebackType
+
+from radixray.actors.deployment import Deployment, deploy
+from radixray.actors.deployment import attach as attach_deployment
+from radixray.actors.engine_client import EngineClient
+from radixray.config import DEFAULT_MODEL, DeploymentConfig, Dtype, EngineConfig
+from radixray.errors import InvalidRequestError, NotInitializedError
+from radixray.protocol import EngineStats
+
+
+class Runtime:
+    """A deployment in use. Also an async context manager that shuts it down at the end.
+
+    Attributes:
+        config: of the deployment.
+    """
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        # A client's futures belong to one loop; programs may run in several.
+        self._clients: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, asyncio.Task[EngineClient]
+        ] = weakref.WeakKeyDictionary()
+
+    @property
+    def config(self) -> DeploymentConfig:
+        """What the deployment was started with."""
+        return self._deployment.config
+
+    async def transport(self) -> EngineClient:
+        """The transport of the running event loop.
+
+        Raises:
+            EngineDiedError: the actors cannot be reached.
+        """
+        loop = asyncio.get_running_loop()
+        connecting = self._clients.get(loop)
+        if connecting is None or (connecting.done() and connecting.exception() is not None):
+            connecting = self._clients[loop] = loop.create_task(self._deployment.connect())
+        # Shielded: many programs may wait for this, and one of them being cancelled is no reason.
+        return await asyncio.shield(connecting)
+
+    async def stats(self) -> dict[str, EngineStats]:
+        """Counters of each model actor by name."""
+        return await (await self.transport()).stats()
+
+    async def aclose(self) -> None:
+        """Closes this loop's transport; the deployment lives on."""
+        connecting = self._clients.pop(asyncio.get_running_loop(), None)
+        if connecting is not None:
+            await (await connecting).close()
+
+    def shutdown(self) -> None:
+        """Stops the actors, and Ray, as far as this process started them."""
+        global _current
+        if _current is self:
+            _current = None
+        self._deployment.shutdown()
+
+    async def __aenter__(self) -> Runtime:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.aclose()
+        finally:
+            self.shutdown()
+
+
+_current: Runtime | None = None
+
+
+def init(
+    model: str = DEFAULT_MODEL,
+    *,
+    model_actors: int = 1,
+    dtype: Dtype = "bfloat16",
+    page_size: int = 1,
+    max_total_tokens: int | None = None,
+    context_length: int | None = None,
+    chunked_prefill_size: int = 512,
+    max_num_seqs: int = 64,
+    max_queued_requests: int = 4096,
+    prefix_cache: bool = True,
+    cpu_threads: int | None = None,
+    name: str = "default",
+    address: str | None = None,
+) -> Runtime:
+    """Starts RadixRay on Ray, or attaches to the deployment of that name, for this process.
+
+    Ray is started on this machine unless it is initialised or `address` names a cluster. The
+    parameters are those of `EngineConfig` and `DeploymentConfig`.
+
+    Raises:
+        InvalidRequestError: a parameter is out of its limits, or a runtime is in use already.
+        ModelNotFoundError, UnsupportedModelError: from loading the model.
+        DeploymentError: Ray or an actor could not be started.
+    """
+    config = DeploymentConfig(
+        engine=EngineConfig(
+            model=model,
+            dtype=dtype,
+            page_size=page_size,
+            max_total_tokens=max_total_tokens,
+            context_length=context_length,
+            chunked_prefill_size=chunked_prefill_size,
+            max_num_seqs=max_num_seqs,
+            max_queued_requests=max_queued_requests,
+            prefix_cache=prefix_cache,
+            cpu_threads=cpu_threads,
+        ),
+        model_actors=model_actors,
+        name=name,
+    )
+    if _current is not None and _current.config == config:
+        return _current
+    if _current is not None:
+        raise InvalidRequestError(
+            "a runtime with another configuration is in use; call rr.shutdown() first"
+        )
+    return _use(deploy(config, address=address))
+
+
+def attach(name: str = "default", *, address: str | None = None) -> Runtime:
+    """Uses a deployment that runs already, e.g. one started by ``radixray serve``.
+
+    Raises:
+        NotInitializedError: there is none of that name.
+        DeploymentError: no Ray cluster can be reached.
+    """
+    if _current is not None and _current.config.name == name:
+        return _current
+    return _use(attach_deployment(name, address=address))
+
+
+def shutdown() -> None:
+    """Shuts the current runtime down; without one, does nothing."""
+    if _current is not None:
+        _current.shutdown()
+
+
+def current_runtime() -> Runtime:
+    """The runtime of this process.
+
+    Raises:
+        NotInitializedError: neither `init` nor `attach` was called.
+    """
+    if _current is None:
+        raise NotInitializedError("no runtime: call rr.init() first")
+    return _current
+
+
+async def current_transport() -> EngineClient:
+    """The transport of the current runtime and the running event loop.
+
+    Raises:
+        NotInitializedError: neither `init` nor `attach` was called.
+        EngineDiedError: the actors cannot be reached.
+    """
+    return await current_runtime().transport()
+
+
+def _use(deployment: Deployment) -> Runtime:
+    global _current
+    _current = Runtime(deployment)
+    return _current

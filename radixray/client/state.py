@@ -1,0 +1,320 @@
+"""The state of a program: what it has said and generated so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from radixray.client import expressions, ops
+from radixray.client.chat import Transcript
+from radixray.client.content import Content
+from radixray.client.expressions import (
+    Expression,
+    GenExpression,
+    RoleExpression,
+    SelectExpression,
+    Text,
+    as_expression,
+    nested_role_error,
+)
+from radixray.client.forks import Forks
+from radixray.client.op_queue import OpQueue, Pending
+from radixray.client.parameters import resolve
+from radixray.client.results import Choice, Gen, StreamEvent
+from radixray.client.run_context import RunContext
+from radixray.client.variables import Var
+from radixray.errors import InvalidRequestError, NotReadyError, ProgramError
+from radixray.protocol import Usage
+
+T = TypeVar("T", Gen, Choice)
+
+
+class State:
+    """A token sequence that grows by text and generations, and the variables they fill.
+
+    Operations run in the order they are appended, in the background. Appending never waits.
+    After one failed, those behind it fail at once with the same cause. A failure is raised where
+    the program waits: by awaiting a result, `sync`, a fork's join, or at the program's end.
+    """
+
+    def __init__(self, run: RunContext, branch: tuple[int, ...] = ()) -> None:
+        self._run = run
+        self._branch = branch
+        self._queue: OpQueue = run.new_queue(branch)
+        tokenizer = run.transport.tokenizer
+        self._transcript = Transcript(tokenizer.chat_template, Content(tokenizer))
+        self._variables: dict[str, Var] = {}
+        self._inherited: dict[str, Var] = {}
+        self._children: list[State] = []
+        self._usage = Usage()
+        self._role: str | None = None
+
+    def __iadd__(self, value: Expression | str) -> State:
+        """Appends text, an expression, or their concatenation; never waits.
+
+        Raises:
+            InvalidRequestError: something else, or a role inside a role.
+        """
+        self._append(as_expression(value))
+        return self
+
+    def gen(self, name: str | None = None, **params: Any) -> Pending[Gen]:
+        """Generates; await it for the result. Parameters and errors as `radixray.gen`.
+
+        Raises:
+            ProgramError: when awaited: the generation failed.
+        """
+        return self._gen(expressions.gen(name, **params))
+
+    def select(
+        self, name: str | None, choices: Sequence[str], *, cache_salt: str | None = None
+    ) -> Pending[Choice]:
+        """Appends the likeliest choice; await it for the result. As `radixray.select`.
+
+        Raises:
+            ProgramError: when awaited: the selection failed.
+        """
+        return self._select(expressions.select(name, choices, cache_salt=cache_salt))
+
+    @contextmanager
+    def system(self) -> Iterator[None]:
+        """What is appended inside is one system message."""
+        with self._in_role("system"):
+            yield
+
+    @contextmanager
+    def user(self) -> Iterator[None]:
+        """What is appended inside is one user message."""
+        with self._in_role("user"):
+            yield
+
+    @contextmanager
+    def assistant(self) -> Iterator[None]:
+        """What is appended inside is one assistant message."""
+        with self._in_role("assistant"):
+            yield
+
+    def __getitem__(self, name: str) -> Var:
+        """The variable; raises KeyError where nothing appended so far fills it."""
+        try:
+            return self._variables[name]
+        except KeyError:
+            known = ", ".join(self._variables) or "none"
+            raise KeyError(f"no variable {name!r}; there are: {known}") from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.set(name, value)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._variables
+
+    def set(self, name: str, value: Any) -> None:
+        """Sets a variable."""
+        self._variables[name] = Var(name, self._queue, constant=value)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The variable, or `default` where there is none."""
+        return self._variables.get(name, default)
+
+    def fork(self, n: int = 1) -> Forks:
+        """Branches that go on from here, each on its own.
+
+        The text so far is computed once, before any branch runs. Use it plainly, or as
+        ``async with s.fork(n) as forks``, which joins at the end, and cancels all branches as
+        soon as one fails.
+
+        Raises:
+            InvalidRequestError: `n` is not a number from 1.
+        """
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise InvalidRequestError(f"n must be an integer from 1, not {n!r}", param="n")
+        label = f"fork({n})"
+        # One branch shares its prefix with nobody who might come first.
+        point = (
+            self._queue.do(label, self._snapshot)
+            if n == 1
+            else self._queue.submit(label, self._commit_and_snapshot)
+        )
+        branches = [self._new_branch(index, point) for index in range(n)]
+        self._children += branches
+        return Forks(self, branches)
+
+    def commit(self) -> Pending[None]:
+        """Has the engine compute and cache the text so far; await it to know that it has.
+
+        Raises:
+            ProgramError: when awaited: an operation failed.
+        """
+        return self._queue.submit("commit", self._commit)
+
+    async def sync(self) -> None:
+        """Waits for all operations appended so far. Cancelling the wait leaves them running.
+
+        Raises:
+            ProgramError: one of them failed.
+        """
+        await self._queue.result(self._queue.do("sync", lambda: None).future)
+
+    @property
+    def usage(self) -> Usage:
+        """The sum over the finished requests of this state and its branches."""
+        return sum((child.usage for child in self._children), self._usage)
+
+    @property
+    def error(self) -> ProgramError | None:
+        """What the first failed operation raised, or None."""
+        return self._queue.error
+
+    def text(self) -> str:
+        """The whole text, template markup included; an open role's text as far as it was sent.
+
+        Raises:
+            NotReadyError: operations still run: `await s.sync()` first.
+        """
+        return self._settled().content.text
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The chat's messages, an open one last; raises as `text`."""
+        return self._settled().messages()
+
+    def tokens(self) -> list[int]:
+        """The token ids; raises as `text`."""
+        return self._settled().content.prompt_ids()
+
+    # Operations
+
+    def _append(self, expression: Expression) -> None:
+        for part in expression.parts():
+            match part:
+                case Text():
+                    self._queue.do("text", partial(self._add_text, part.text))
+                case Var():
+                    self._queue.submit(f"the value of {part.name!r}", partial(self._add_var, part))
+                case GenExpression():
+                    self._gen(part)
+                case SelectExpression():
+                    self._select(part)
+                case RoleExpression():
+                    with self._in_role(part.role):
+                        self._append(part.content)
+                case _:
+                    raise InvalidRequestError(f"a state cannot append {part!r}")
+
+    def _gen(self, part: GenExpression) -> Pending[Gen]:
+        name = part.name or self._next_name()
+        params = resolve(part.params, self._run.defaults, self._branch)
+
+        async def run() -> Gen:
+            return self._counted(await ops.generate(
+                self._run.transport, self._transcript, self._queue, params, self._listener(name)
+            ))
+
+        return self._fill(name, self._queue.submit(f"gen({name!r})", run))
+
+    def _select(self, part: SelectExpression) -> Pending[Choice]:
+        name = part.name or self._next_name()
+        salt = self._salt() if part.cache_salt is None else part.cache_salt
+
+        async def run() -> Choice:
+            choice = self._counted(await ops.select(
+                self._run.transport, self._transcript, self._queue, part.choices, salt
+            ))
+            if (listener := self._listener(name)) is not None:
+                listener(choice.text)
+            return choice
+
+        return self._fill(name, self._queue.submit(f"select({name!r})", run))
+
+    def _fill(self, name: str, pending: Pending[T]) -> Pending[T]:
+        self._variables[name] = Var(name, self._queue, pending.future)
+        return pending
+
+    @contextmanager
+    def _in_role(self, role: str) -> Iterator[None]:
+        if self._role is not None:
+            raise nested_role_error(role, self._role)
+        self._role = role
+        self._queue.do(f"{role} role", lambda: self._transcript.open_role(role))
+        try:
+            yield
+        finally:
+            self._role = None
+            self._queue.do(f"{role} role", lambda: self._transcript.close_role())
+
+    def _add_text(self, text: str) -> None:
+        self._transcript.add_text(text)
+
+    async def _add_var(self, var: Var) -> None:
+        await var
+        self._transcript.add_text(var.text)
+
+    async def _commit(self) -> None:
+        usage = await ops.commit(
+            self._run.transport, self._transcript, self._queue, self._salt()
+        )
+        self._count(usage)
+
+    # Branches
+
+    def _new_branch(self, index: int, point: Pending[Transcript]) -> State:
+        branch = State(self._run, (*self._branch, index))
+        branch._role = self._role
+        branch._inherited = {name: var.copy() for name, var in self._variables.items()}
+        branch._variables = branch._inherited.copy()
+        branch._queue.submit("fork", partial(branch._adopt, self._queue, point))
+        return branch
+
+    async def _adopt(self, parent: OpQueue, point: Pending[Transcript]) -> None:
+        self._transcript = (await parent.result(point.future)).copy()
+
+    def _snapshot(self) -> Transcript:
+        return self._transcript.copy()
+
+    async def _commit_and_snapshot(self) -> Transcript:
+        await self._commit()
+        return self._snapshot()
+
+    def _own_variables(self) -> dict[str, Var]:
+        """Those set since this branch was forked off."""
+        return {
+            name: var
+            for name, var in self._variables.items()
+            if var is not self._inherited.get(name)
+        }
+
+    def _cancel(self) -> None:
+        self._queue.cancel()
+        for child in self._children:
+            child._cancel()
+
+    # Helpers
+
+    def _settled(self) -> Transcript:
+        if not self._queue.idle:
+            raise NotReadyError("operations of this state still run; `await s.sync()` first")
+        return self._transcript
+
+    def _next_name(self) -> str:
+        number = 0
+        while (name := f"gen_{number}") in self._variables:
+            number += 1
+        return name
+
+    def _salt(self) -> str:
+        return self._run.defaults.get("cache_salt") or ""
+
+    def _counted(self, result: T) -> T:
+        self._count(result.usage)
+        return result
+
+    def _count(self, usage: Usage) -> None:
+        self._usage += usage
+        self._run.usage += usage
+
+    def _listener(self, name: str) -> Callable[[str], None] | None:
+        listener = self._run.listener
+        if listener is None:
+            return None
+        return lambda delta: listener(StreamEvent(var=name, branch=self._branch, delta=delta))

@@ -1,0 +1,82 @@
+"""What every kind of constraint offers the engine, whatever it is compiled from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class TraceStep(NamedTuple):
+    """One token of a constrained output, for people to read.
+
+    Attributes:
+        step: its index in the output.
+        state: the automaton state in which it was chosen.
+        token: the id taken.
+        allowed: number of ids that were allowed.
+    """
+
+    step: int
+    state: int
+    token: int
+    allowed: int
+
+
+class Matcher(Protocol):
+    """Follows the output of one request; not safe for use by several threads at once.
+
+    As long as the output is not finished, at least one id is allowed.
+    """
+
+    def mask(self) -> NDArray[np.bool_]:
+        """bool [vocab_size], read-only: the ids that may come next.
+
+        These are the tokens that keep the output a prefix of some member of the language, and the
+        EOS ids exactly when it is a member. After an EOS id nothing is allowed.
+        """
+        ...
+
+    def advance(self, token_id: int) -> None:
+        """Takes a token.
+
+        Raises:
+            ConstraintError: the token is not allowed here; the matcher stays as it was.
+        """
+        ...
+
+    def forced(self) -> bytes:
+        """The bytes that must follow from here; b"" if there is a choice or the output may end.
+
+        May end inside a UTF-8 character. Nothing is advanced.
+        """
+        ...
+
+    def rollback(self, n: int) -> None:
+        """Undoes the last `n` tokens.
+
+        Raises:
+            ValueError: fewer than `n` tokens were taken, or `n` is negative.
+        """
+        ...
+
+    def is_accepting(self) -> bool:
+        """Whether the output so far is a member of the language."""
+        ...
+
+    def is_finished(self) -> bool:
+        """Whether the output is a member and nothing can follow, or an EOS id was taken."""
+        ...
+
+    def trace(self) -> list[TraceStep]:
+        """What was taken so far; costs a mask for each state whose mask was not asked before."""
+        ...
+
+
+class CompiledConstraint(Protocol):
+    """A constraint made ready for one vocabulary; shared by requests and threads."""
+
+    def matcher(self) -> Matcher:
+        """A new matcher, at the start of an output."""
+        ...

@@ -1,0 +1,175 @@
+"""Regular constraints: a byte DFA run over a vocabulary.
+
+A state's mask is computed when it is first asked for: most states of a pattern are never visited.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radixray.errors import ConstraintError
+from radixray.fsm.byte_automaton import DEAD, START, ByteAutomaton, determinise
+from radixray.fsm.matcher import TraceStep
+from radixray.fsm.nfa import build_nfa
+from radixray.fsm.regex_parser import parse_regex
+from radixray.fsm.spelling import has_every_byte, spellable_states
+from radixray.fsm.vocabulary import TokenVocabulary
+
+MASK_CACHE_BYTES = 16 * 2**20
+"""Default bound of one constraint's mask cache."""
+
+
+class RegexConstraint:
+    """A compiled regular constraint.
+
+    Attributes:
+        automaton: the DFA over bytes.
+        vocabulary: whose ids the masks are over.
+    """
+
+    def __init__(
+        self,
+        automaton: ByteAutomaton,
+        vocabulary: TokenVocabulary,
+        mask_cache_bytes: int = MASK_CACHE_BYTES,
+    ) -> None:
+        """Args: `mask_cache_bytes` bounds the masks kept; the last one asked for is always kept.
+
+        Raises:
+            ConstraintError: no sequence of the vocabulary's tokens spells a member.
+        """
+        self.automaton = automaton
+        self.vocabulary = vocabulary
+        self._live = spellable_states(automaton, vocabulary)
+        if not self._live[START]:
+            raise ConstraintError(
+                "regex cannot be met: the model's vocabulary has no tokens that spell a match",
+                param="regex",
+            )
+        self._has_every_byte = has_every_byte(automaton, vocabulary)
+        self._most_masks = max(1, mask_cache_bytes // max(1, vocabulary.vocab_size))
+        self._masks: OrderedDict[int, NDArray[np.bool_]] = OrderedDict()
+        self._lock = Lock()
+
+    @classmethod
+    def compile(
+        cls,
+        pattern: str,
+        vocabulary: TokenVocabulary,
+        mask_cache_bytes: int = MASK_CACHE_BYTES,
+    ) -> RegexConstraint:
+        """The constraint that `re.fullmatch(pattern, output)` holds.
+
+        Raises:
+            ConstraintError: see parse_regex, build_nfa, determinise and the class.
+        """
+        return cls(determinise(build_nfa(parse_regex(pattern))), vocabulary, mask_cache_bytes)
+
+    def matcher(self) -> RegexMatcher:
+        """A new matcher, at the start of an output."""
+        return RegexMatcher(self)
+
+    def mask(self, state: int) -> NDArray[np.bool_]:
+        """bool [vocab_size], read-only: the ids allowed in a state."""
+        with self._lock:
+            mask = self._masks.get(state)
+            if mask is not None:
+                self._masks.move_to_end(state)
+                return mask
+        # Outside the lock: at worst two threads compute the same mask.
+        mask = self._live[self.vocabulary.end_states(self.automaton, state)]
+        mask[list(self.vocabulary.eos_token_ids)] = self.automaton.accepting[state]
+        mask.flags.writeable = False
+        with self._lock:
+            self._masks[state] = mask
+            self._masks.move_to_end(state)
+            while len(self._masks) > self._most_masks:
+                self._masks.popitem(last=False)
+        return mask
+
+    def after(self, state: int, token_id: int) -> int:
+        """The state after a token that is not EOS; DEAD if it is not allowed."""
+        spelling = self.vocabulary.bytes_of(token_id)
+        end = self.automaton.walk(state, spelling) if spelling else DEAD
+        return end if self._live[end] else DEAD
+
+    def continues(self, state: int) -> bool:
+        """Whether any token other than EOS is allowed in a state."""
+        if not self.automaton.fan_out[state]:
+            return False
+        if self._has_every_byte or not self.automaton.accepting[state]:
+            return True
+        return int(self.mask(state).sum()) > len(self.vocabulary.eos_token_ids)
+
+
+class RegexMatcher:
+    """A position in a RegexConstraint; see `matcher.Matcher`."""
+
+    def __init__(self, constraint: RegexConstraint) -> None:
+        self._constraint = constraint
+        self._tokens: list[int] = []
+        self._states = [START]  # before each token, and now
+        self._ended = False
+
+    def mask(self) -> NDArray[np.bool_]:
+        """See `Matcher.mask`."""
+        if self._ended:
+            mask = np.zeros(self._constraint.vocabulary.vocab_size, dtype=np.bool_)
+            mask.flags.writeable = False
+            return mask
+        return self._constraint.mask(self._states[-1])
+
+    def advance(self, token_id: int) -> None:
+        """See `Matcher.advance`."""
+        state = self._states[-1]
+        if self._ended:
+            raise ConstraintError(f"token {token_id} follows the end of a constrained output")
+        if token_id in self._constraint.vocabulary.eos_token_ids:
+            if not self._constraint.automaton.accepting[state]:
+                raise ConstraintError(
+                    f"EOS id {token_id} at output token {len(self._tokens)}: the output does not "
+                    "match its constraint yet"
+                )
+            self._ended = True
+        else:
+            state = self._constraint.after(state, token_id)
+            if state == DEAD:
+                spelling = self._constraint.vocabulary.bytes_of(token_id)
+                raise ConstraintError(
+                    f"token {token_id} ({spelling!r}) at output token {len(self._tokens)} is not "
+                    "allowed by the constraint"
+                )
+        self._tokens.append(token_id)
+        self._states.append(state)
+
+    def forced(self) -> bytes:
+        """See `Matcher.forced`."""
+        return b"" if self._ended else self._constraint.automaton.forced(self._states[-1])
+
+    def rollback(self, n: int) -> None:
+        """See `Matcher.rollback`."""
+        if not 0 <= n <= len(self._tokens):
+            raise ValueError(f"cannot roll back {n} of {len(self._tokens)} tokens")
+        if n:
+            del self._tokens[-n:]
+            del self._states[-n:]
+            self._ended = False
+
+    def is_accepting(self) -> bool:
+        """See `Matcher.is_accepting`."""
+        return bool(self._constraint.automaton.accepting[self._states[-1]])
+
+    def is_finished(self) -> bool:
+        """See `Matcher.is_finished`."""
+        return self._ended or not self._constraint.continues(self._states[-1])
+
+    def trace(self) -> list[TraceStep]:
+        """See `Matcher.trace`."""
+        return [
+            TraceStep(step, state, token, int(self._constraint.mask(state).sum()))
+            for step, (state, token) in enumerate(zip(self._states, self._tokens, strict=False))
+        ]

@@ -1,0 +1,1 @@
+"""Kernels: the KV pool, and attention over it behind one protocol (`kernels.attention`)."""

@@ -1,0 +1,1 @@
+"""Models: finding them, loading their weights, and running one step of a batch."""

@@ -1,0 +1,72 @@
+"""From a Job to its HTTP answer, whole or streamed, in the shape of its route."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from radixray.actors.transport import Transport
+from radixray.protocol import Completion, Delta, GenerateRequest, Usage
+from radixray.serve.disconnect import while_connected
+from radixray.serve.generation import complete, follow, run_all
+from radixray.serve.job import Job
+from radixray.serve.openai_protocol import UsageBody
+from radixray.serve.sse import Emit, EventStream
+
+
+class Shape(Protocol):
+    """How a route writes its answers."""
+
+    def whole(self, completions: list[Completion], usage: UsageBody) -> msgspec.Struct:
+        """The answer to a request that is not streamed."""
+        ...
+
+    def pieces(self, index: int, delta: Delta, *, first: bool) -> list[msgspec.Struct]:
+        """The chunks for `delta` of choice `index`; `first` of that choice or not."""
+        ...
+
+    def usage(self, usage: UsageBody) -> msgspec.Struct:
+        """The chunk of usage at the end of a stream."""
+        ...
+
+
+async def answer(request: Request, transport: Transport, job: Job, shape: Shape) -> Response:
+    """Run `job` and answer in `shape`; it is aborted if the client goes away.
+
+    Raises:
+        ClientGoneError: it did.
+        RadixRayError: the typed cause; for a stream it is raised where the response is sent.
+    """
+    if job.stream:
+        return _stream(transport, job, shape)
+    works = run_all(complete(transport, sequence) for sequence in job.requests)
+    completions = await while_connected(request.receive, works)
+    usage = job.usage([completion.usage for completion in completions])
+    return json_response(shape.whole(completions, usage))
+
+
+def json_response(body: msgspec.Struct, status: int = 200) -> Response:
+    """`body` as a JSON response."""
+    return Response(msgspec.json.encode(body), status, media_type="application/json")
+
+
+def _stream(transport: Transport, job: Job, shape: Shape) -> EventStream:
+    async def work(emit: Emit) -> None:
+        async def one(index: int, sequence: GenerateRequest) -> Usage:
+            first = True
+
+            async def on_delta(delta: Delta) -> None:
+                nonlocal first
+                was_first, first = first, False
+                await emit(shape.pieces(index, delta, first=was_first))
+
+            return await follow(transport, sequence, on_delta)
+
+        usages = await run_all(one(i, sequence) for i, sequence in enumerate(job.requests))
+        if job.include_usage:
+            await emit([shape.usage(job.usage(usages))])
+
+    return EventStream(work)

@@ -1,0 +1,54 @@
+"""The OpenAI-compatible ASGI app."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Route
+
+from radixray.actors.transport import Transport
+from radixray.serve.auth import BearerAuth
+from radixray.serve.chat import create_chat_completion
+from radixray.serve.completions import create_completion
+from radixray.serve.connection import Connection
+from radixray.serve.errors import exception_handlers
+from radixray.serve.health import health
+from radixray.serve.models import get_model, list_models
+
+
+def build_app(connect: Callable[[], Awaitable[Transport]], *, api_key: str | None) -> Starlette:
+    """The app; it connects at its lifespan's start, or, if that fails, at a later request.
+
+    Args:
+        connect: gives a connected Transport, on the loop that serves the requests. If the
+            Transport has an async ``close()``, it is called at the lifespan's end.
+        api_key: what clients must send as a bearer token, on every route but ``/health``; None
+            lets everyone in.
+    """
+    connection = Connection(connect)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncGenerator[None, None]:
+        await connection.warm_up()
+        yield
+        await connection.close()
+
+    app = Starlette(
+        routes=[
+            Route("/health", health, methods=["GET"]),
+            Route("/v1/models", list_models, methods=["GET"]),
+            Route("/v1/models/{id:path}", get_model, methods=["GET"]),
+            Route("/v1/completions", create_completion, methods=["POST"]),
+            Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
+        ],
+        middleware=[Middleware(BearerAuth, api_key)] if api_key is not None else [],
+        exception_handlers=exception_handlers(),
+        lifespan=lifespan,
+    )
+    app.state.connection = connection
+    app.state.created = int(time.time())
+    return app

@@ -1,0 +1,115 @@
+"""Run the ASGI app as a Ray Serve application, beside a deployment of model actors."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from types import ModuleType
+
+from starlette.types import ASGIApp
+
+from radixray.actors.transport import Transport
+from radixray.errors import DeploymentError
+
+MAX_ONGOING_REQUESTS = 10_000
+SHUTDOWN_TIMEOUT_S = 2.0
+
+
+def serve_http(
+    deployment_name: str, host: str, port: int, api_key: str | None, replicas: int = 1
+) -> None:
+    """Answer HTTP on every node that runs a replica; returns when the replicas run.
+
+    Ray must be initialised, and the deployment of model actors be up.
+
+    Args:
+        deployment_name: of the model actors (`DeploymentConfig.name`).
+        host: the interface to listen on.
+        port: likewise.
+        api_key: what clients must send; None lets everyone in.
+        replicas: processes that tokenise and write answers; they need no CPU of their own.
+
+    Raises:
+        DeploymentError: Ray Serve is not installed, listens elsewhere already, or cannot start.
+    """
+    serve = _ray_serve()
+
+    # The key stays inside this closure: as an argument of the deployment, or in its environment,
+    # Ray would show it in its configuration dump and dashboard.
+    def build() -> ASGIApp:
+        from radixray.serve.app import build_app
+
+        async def connect() -> Transport:
+            from radixray.actors.deployment import attach
+
+            # It asks an actor and waits, which would hold up this loop.
+            deployment = await asyncio.to_thread(attach, deployment_name)
+            return await deployment.connect()
+
+        return build_app(connect, api_key=api_key)
+
+    ingress = serve.deployment(
+        serve.ingress(build)(),
+        name="http",
+        num_replicas=replicas,
+        ray_actor_options={"num_cpus": 0},
+        max_ongoing_requests=MAX_ONGOING_REQUESTS,
+        graceful_shutdown_wait_loop_s=0.1,
+        graceful_shutdown_timeout_s=SHUTDOWN_TIMEOUT_S,
+        logging_config={"log_level": "WARNING", "enable_access_log": False},
+    )
+    try:
+        serve.start(
+            http_options={"host": host, "port": port},
+            logging_config={"log_level": "WARNING", "enable_access_log": False},
+        )
+        _check_address(host, port)
+        serve.run(ingress.bind(), name=_app_name(deployment_name), route_prefix="/")
+    except DeploymentError:
+        raise
+    except Exception as error:  # Serve raises many kinds, all of which mean it did not start
+        raise DeploymentError(f"Ray Serve cannot start on {host}:{port}: {error}") from error
+
+
+def stop_http(deployment_name: str) -> None:
+    """Stop answering HTTP for the deployment; Ray Serve itself too when nothing else uses it."""
+    serve = _ray_serve()
+    name = _app_name(deployment_name)
+    applications = serve.status().applications
+    if set(applications) <= {name}:
+        serve.shutdown()
+    else:
+        serve.delete(name)
+
+
+def listens_everywhere() -> bool:
+    """Whether Ray Serve is set to its HAProxy mode, which ignores the host it is given."""
+    return os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
+
+
+def _app_name(deployment_name: str) -> str:
+    return f"radixray-{deployment_name}"
+
+
+def _check_address(host: str, port: int) -> None:
+    # Serve's address is fixed when it first starts in a cluster; a later one is ignored silently.
+    from ray.serve.context import _get_global_client
+
+    client = _get_global_client()
+    assert client is not None  # Serve has just been started
+    options = client.http_config
+    if not listens_everywhere() and (options.host, options.port) != (host, port):
+        raise DeploymentError(
+            f"Ray Serve already listens on {options.host}:{options.port} in this cluster; use "
+            "that address, or stop the other Serve applications first"
+        )
+
+
+def _ray_serve() -> ModuleType:
+    try:
+        from ray import serve
+    except ImportError as error:
+        raise DeploymentError(
+            f"HTTP needs Ray Serve ({error}): pip install 'radixray[serve]'"
+        ) from error
+    return serve

@@ -1,0 +1,188 @@
+"""One HTTP request as the generations it asks for."""
+
+from __future__ import annotations
+
+import secrets
+import time
+import uuid
+from dataclasses import dataclass
+
+import msgspec
+
+from radixray.errors import InvalidRequestError, ModelNotFoundError
+from radixray.protocol import (
+    MAX_SEED,
+    Constraint,
+    GenerateRequest,
+    ModelInfo,
+    SamplingParams,
+    Usage,
+)
+from radixray.serve.openai_protocol import (
+    MAX_N,
+    MAX_SEQUENCES,
+    Body,
+    MaybeUsage,
+    PromptTokensDetails,
+    UsageBody,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The sequences of one HTTP request, prompt by prompt, `n` for each.
+
+    Attributes:
+        id: the answer's id; each sequence's request id begins with it.
+        requests: what to run, in the order of the answer's choices.
+        include_usage: whether a streamed answer ends with a chunk of usage.
+    """
+
+    id: str
+    created: int
+    model: str
+    n: int
+    requests: list[GenerateRequest]
+    stream: bool
+    include_usage: bool
+
+    @property
+    def chunk_usage(self) -> MaybeUsage:
+        """The usage of a chunk that is not the last."""
+        return None if self.include_usage else msgspec.UNSET
+
+    def usage(self, usages: list[Usage]) -> UsageBody:
+        """The sum of all sequences' usages; each prompt counts once, however large `n` is.
+
+        Of a prompt's `n` sequences the one that found least in the cache counts: what it missed
+        is what was computed, and its siblings found that.
+        """
+        prompts = [usages[i : i + self.n] for i in range(0, len(usages), self.n)]
+        prompt = sum(group[0].prompt for group in prompts)
+        completion = sum(usage.completion for usage in usages)
+        cached = sum(min(usage.cached for usage in group) for group in prompts)
+        return UsageBody(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+
+
+def check_model(name: str, info: ModelInfo) -> None:
+    """Raises ModelNotFoundError if `name` is not the served model."""
+    if name != info.name:
+        raise ModelNotFoundError(
+            f"the model {name!r} does not exist; this server has {info.name!r}", param="model"
+        )
+
+
+def make_job(
+    body: Body,
+    prompts: list[list[int]],
+    info: ModelInfo,
+    *,
+    prefix: str,
+    prompt_param: str,
+    default_max_tokens: int | None,
+) -> Job:
+    """The Job that `body` asks for with `prompts`, checked; nothing is queued yet.
+
+    Args:
+        prefix: of the answer's id, e.g. ``cmpl``.
+        prompt_param: the parameter that `prompts` came from, for errors.
+        default_max_tokens: where the body gives none; None takes what the context leaves.
+
+    Raises:
+        InvalidRequestError: a value outside its limit; its `param` is the body's name for it.
+        ContextLengthError: a prompt that does not fit.
+    """
+    if not 1 <= body.n <= MAX_N:
+        raise InvalidRequestError(f"n must be from 1 to {MAX_N}, not {body.n}", param="n")
+    if not 1 <= len(prompts) * body.n <= MAX_SEQUENCES:
+        raise InvalidRequestError(
+            f"{prompt_param} asks for {len(prompts) * body.n} sequences (prompts times n); "
+            f"it must be from 1 to {MAX_SEQUENCES}",
+            param=prompt_param,
+        )
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequestError(
+            "stream_options is only allowed when stream is true", param="stream_options"
+        )
+    job_id = f"{prefix}-{uuid.uuid4().hex}"
+    sampling = _sampling(body, default_max_tokens)
+    constraint = _constraint(body)
+    requests: list[GenerateRequest] = []
+    for prompt_ids in prompts:
+        # Without a seed, equal prompts of a list still differ: each draws its own.
+        seed = secrets.randbelow(MAX_SEED) if body.seed is None else body.seed
+        choices = [
+            GenerateRequest(
+                request_id=f"{job_id}-{len(requests) + i}",
+                prompt_ids=prompt_ids,
+                sampling=msgspec.structs.replace(sampling, seed=_shift(seed, i)),
+                constraint=constraint,
+                cache_salt=body.cache_salt,
+            )
+            for i in range(body.n)
+        ]
+        _validate(choices[0], body, info, prompt_param)  # its siblings differ in the seed only
+        requests += choices
+    options = body.stream_options
+    return Job(
+        id=job_id,
+        created=int(time.time()),
+        model=info.name,
+        n=body.n,
+        requests=requests,
+        stream=body.stream,
+        include_usage=options is not None and options.include_usage is True,
+    )
+
+
+def _sampling(body: Body, default_max_tokens: int | None) -> SamplingParams:
+    given = {body.max_tokens, body.max_completion_tokens} - {None}
+    if len(given) == 2:
+        raise InvalidRequestError(
+            f"max_completion_tokens {body.max_completion_tokens} and max_tokens "
+            f"{body.max_tokens} contradict each other",
+            param="max_completion_tokens",
+        )
+    return SamplingParams(
+        max_tokens=given.pop() if given else default_max_tokens,
+        temperature=body.temperature,
+        top_k=body.top_k,
+        top_p=body.top_p,
+        min_p=body.min_p,
+        frequency_penalty=body.frequency_penalty,
+        presence_penalty=body.presence_penalty,
+        stop=(body.stop,) if isinstance(body.stop, str) else body.stop,
+        stop_token_ids=body.stop_token_ids,
+        ignore_eos=body.ignore_eos,
+    )
+
+
+def _constraint(body: Body) -> Constraint | None:
+    outputs = body.structured_outputs
+    given = {
+        "regex": body.regex,
+        "guided_regex": body.guided_regex,
+        "structured_outputs": outputs.regex if outputs is not None else None,
+    }
+    named = {name: regex for name, regex in given.items() if regex is not None}
+    if len(named) > 1:
+        names = " and ".join(named)
+        raise InvalidRequestError(f"give one of {names}, not several", param=next(iter(named)))
+    return Constraint(regex=next(iter(named.values()))) if named else None
+
+
+def _shift(seed: int, i: int) -> int:
+    # A seed out of range stays as it is, to be refused.
+    return (seed + i) % (MAX_SEED + 1) if 0 <= seed <= MAX_SEED else seed
+
+
+def _validate(request: GenerateRequest, body: Body, info: ModelInfo, prompt_param: str) -> None:
+    names = {"prompt": prompt_param}
+    if body.max_tokens is None and body.max_completion_tokens is not None:
+        names["max_tokens"] = "max_completion_tokens"
+    try:
+        request.validate(info)
+    except InvalidRequestError as error:
+        if error.param in names:
+            error.param = names[error.param]
+        raise

@@ -1,0 +1,215 @@
+"""The bodies of the OpenAI-compatible API.
+
+Request structs hold only what RadixRay acts on; `parse.py` lists what is ignored and refused.
+An explicit null means "not given", so no field of a request is optional: each has OpenAI's default.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from radixray.protocol import MAX_CHOICES
+
+MAX_N = 128
+"""Most choices of one prompt, as at OpenAI."""
+MAX_SEQUENCES = MAX_CHOICES
+"""Most sequences of one HTTP request: prompts times `n`."""
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`include_usage` adds a last chunk with the usage; obfuscation is accepted, never done."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A constraint on the output."""
+
+    regex: str | None = None
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What both generating routes accept."""
+
+    model: str
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    n: int = 1
+    seed: int | None = None
+    stop: str | tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    cache_salt: str = ""
+    regex: str | None = None
+    guided_regex: str | None = None
+    structured_outputs: StructuredOutputs | None = None
+
+
+class CompletionBody(Body, frozen=True, kw_only=True):
+    """The body of ``POST /v1/completions``; a list of prompts holds only texts or only ids."""
+
+    prompt: str | list[str | int | list[int]]
+
+
+class TextPart(msgspec.Struct, frozen=True):
+    """One part of a message; parts other than text are refused by name."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One message of a chat. What the model's own answers carry is accepted when sent back."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    refusal: str | None = None
+    annotations: list[Any] | None = None
+    audio: None = None
+    function_call: None = None
+
+
+class ChatBody(Body, frozen=True, kw_only=True):
+    """The body of ``POST /v1/chat/completions``."""
+
+    messages: list[Message]
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """`cached_tokens` of the prompt were found in the radix cache."""
+
+    cached_tokens: int
+
+
+class UsageBody(msgspec.Struct):
+    """Token counts of one HTTP request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+MaybeUsage = UsageBody | None | msgspec.UnsetType
+"""Absent, null (a chunk that is not the last), or the counts."""
+
+
+class CompletionChoice(msgspec.Struct):
+    """One choice of a completion, whole or a piece of it."""
+
+    index: int
+    text: str
+    finish_reason: str | None
+    logprobs: None = None
+
+
+class CompletionResponse(msgspec.Struct):
+    """A completion, or one chunk of a streamed one: OpenAI gives both the same shape."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: MaybeUsage = msgspec.UNSET
+    object: str = "text_completion"
+
+
+class AssistantMessage(msgspec.Struct):
+    """What the model said."""
+
+    content: str
+    role: str = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct):
+    """One choice of a chat completion."""
+
+    index: int
+    message: AssistantMessage
+    finish_reason: str
+    logprobs: None = None
+
+
+class ChatResponse(msgspec.Struct):
+    """A chat completion."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageBody
+    object: str = "chat.completion"
+
+
+class ChatDelta(msgspec.Struct, omit_defaults=True):
+    """A piece of what the model said; empty when only the finish reason is news."""
+
+    role: str | msgspec.UnsetType = msgspec.UNSET
+    content: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatChunkChoice(msgspec.Struct):
+    """A piece of one choice."""
+
+    index: int
+    delta: ChatDelta
+    finish_reason: str | None = None
+    logprobs: None = None
+
+
+class ChatChunk(msgspec.Struct):
+    """One chunk of a streamed chat completion."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: MaybeUsage = msgspec.UNSET
+    object: str = "chat.completion.chunk"
+
+
+class ModelBody(msgspec.Struct):
+    """One served model; `max_model_len` is the most tokens of one sequence."""
+
+    id: str
+    created: int
+    max_model_len: int
+    owned_by: str = "radixray"
+    object: str = "model"
+
+
+class ModelList(msgspec.Struct):
+    """All served models."""
+
+    data: list[ModelBody]
+    object: str = "list"
+
+
+class ErrorDetail(msgspec.Struct):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct):
+    """The body of every error, and the data of an error event in a stream."""
+
+    error: ErrorDetail

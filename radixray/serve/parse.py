@@ -1,0 +1,130 @@
+"""From the bytes of a request to a checked struct, with the parameter's name in every refusal."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+
+from radixray.errors import InvalidRequestError
+from radixray.serve.errors import ClientGoneError
+from radixray.serve.openai_protocol import Body, ChatBody, CompletionBody
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+
+IGNORED = frozenset({
+    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention",
+})
+"""Parameters that never change the output: accepted, and nothing is done with them."""
+
+# Parameters of OpenAI's API that would change the output but are not supported yet, with the
+# values (beside null) that ask for nothing.
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {"logit_bias": ({},)}
+_UNSUPPORTED_BY_ROUTE: dict[type[Body], dict[str, tuple[Any, ...]]] = {
+    CompletionBody: {
+        **_UNSUPPORTED,
+        "best_of": (1,),
+        "echo": (False,),
+        "logprobs": (),
+        "suffix": ("",),
+    },
+    ChatBody: {
+        **_UNSUPPORTED,
+        "audio": (),
+        "function_call": ("none",),
+        "functions": ([],),
+        "logprobs": (False,),
+        "modalities": (["text"],),
+        "parallel_tool_calls": (True,),
+        "prediction": (),
+        "reasoning_effort": (),
+        "response_format": ({"type": "text"},),
+        "tool_choice": ("none",),
+        "tools": ([],),
+        "top_logprobs": (0,),
+        "verbosity": (),
+        "web_search_options": (),
+    },
+}
+
+BodyT = TypeVar("BodyT", bound=Body)
+
+
+async def read_body(request: Request) -> bytes:
+    """The body of `request`.
+
+    Raises:
+        HTTPException: 413, it is larger than MAX_BODY_BYTES.
+        ClientGoneError: the client disconnected before it was complete.
+    """
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > MAX_BODY_BYTES:
+        raise _too_large()
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise _too_large()
+    except ClientDisconnect as gone:
+        raise ClientGoneError from gone
+    return bytes(body)
+
+
+def parse(body: bytes, kind: type[BodyT]) -> BodyT:
+    """The struct in `body`.
+
+    Raises:
+        InvalidRequestError: malformed JSON; or a parameter that is missing, unknown, of the wrong
+            type, or not supported, by name.
+    """
+    try:
+        fields = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequestError(f"the body is not valid JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise InvalidRequestError("the body must be a JSON object")
+    fields = _supported(fields, _UNSUPPORTED_BY_ROUTE[kind])
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error)) from None
+
+
+def _supported(fields: dict[str, Any], unsupported: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for name, value in fields.items():
+        if value is None or name in IGNORED:
+            continue
+        if name not in unsupported:
+            kept[name] = value
+        # False == 0 in Python, but not in JSON.
+        elif not any(type(value) is type(same) and value == same for same in unsupported[name]):
+            raise InvalidRequestError(f"{name} is not supported yet; leave it out", param=name)
+    return kept
+
+
+_PATH = re.compile(r" - at `\$\.?(?P<path>.+)`$")
+_FIELD = re.compile(r"^Object (?P<what>contains unknown|missing required) field `(?P<name>.*?)`")
+
+
+def _explain(message: str) -> InvalidRequestError:
+    """msgspec's complaint, with the parameter it is about taken out of its text."""
+    path = _PATH.search(message)
+    where = path["path"] if path else ""
+    field = _FIELD.match(message)
+    if field is None:
+        problem = message[: path.start()] if path else message
+        return InvalidRequestError(f"{where or 'the body'}: {problem}", param=where or None)
+    param = f"{where}.{field['name']}" if where else field["name"]
+    if field["what"] == "missing required":
+        return InvalidRequestError(f"{param} is required", param=param)
+    return InvalidRequestError(f"unknown parameter {param!r}", param=param)
+
+
+def _too_large() -> HTTPException:
+    return HTTPException(413, f"the body is larger than {MAX_BODY_BYTES // 2**20} MiB")

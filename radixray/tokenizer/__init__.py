@@ -1,0 +1,1 @@
+"""Layer 1: text to token ids and back, stop strings, chat templates."""

@@ -1,0 +1,39 @@
+"""What all tests share: no network, and the embedded model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# As the model actor does: spinning OpenMP threads stall each other when cores are shared.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+@pytest.fixture(scope="session")
+def model_folder() -> Path:
+    """SmolLM2-135M-Instruct in Hugging Face format."""
+    from radixray.models.resolve import resolve_model
+
+    return resolve_model("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def hf_model(model_folder: Path) -> Any:
+    """The independent source of truth: transformers' own float32 model."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="session")
+def hf_tokenizer(model_folder: Path) -> Any:
+    """transformers' own tokenizer."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model_folder)

@@ -1,0 +1,212 @@
+"""The real command, Ray Serve and model, over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+from openai.types.chat import ChatCompletionMessageParam
+
+MODEL = "smollm2-135m"
+API_KEY = "e2e-secret"
+START_WITHIN_S = 240
+HELLO: list[ChatCompletionMessageParam] = [
+    {"role": "system", "content": "You answer in one short sentence."},
+    {"role": "user", "content": "What is the capital of France?"},
+]
+LONG = {"max_tokens": 1500, "ignore_eos": True}
+
+pytest.importorskip("ray.serve")
+pytestmark = pytest.mark.timeout(START_WITHIN_S + 120)
+
+
+@dataclass
+class Server:
+    process: subprocess.Popen[str]
+    port: int
+    log: list[str]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[Server, None, None]:
+    server = start_server()
+    yield server
+    stop(server.process)
+
+
+def start_server() -> Server:
+    """The CLI with a model on a free port, once it says that it is ready."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "radixray.cli", "serve", "--port", str(port),
+            "--dtype", "float32", "--max-total-tokens", "8192", "--max-num-seqs", "8",
+        ],
+        env=env | {"RADIXRAY_API_KEY": API_KEY},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    deadline, log = time.monotonic() + START_WITHIN_S, []
+    os.set_blocking(process.stdout.fileno(), False)
+    while time.monotonic() < deadline and process.poll() is None:
+        line = process.stdout.readline()
+        if not line:
+            time.sleep(0.1)
+            continue
+        log.append(line)
+        if line.startswith("ready:"):
+            assert f"http://127.0.0.1:{port}/v1" in line
+            return Server(process, port, log)
+    stop(process)
+    raise AssertionError("the server did not start:\n" + "".join(log))
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+
+
+@pytest.fixture
+async def real(server: Server) -> AsyncGenerator[openai.AsyncOpenAI, None]:
+    async with openai.AsyncOpenAI(
+        base_url=f"{server.url}/v1", api_key=API_KEY, max_retries=0, timeout=100
+    ) as client:
+        yield client
+
+
+async def actors(server: Server) -> dict[str, dict[str, Any]]:
+    async with aiohttp.ClientSession() as http, http.get(f"{server.url}/health") as response:
+        assert response.status == 200, await response.text()
+        return (await response.json())["actors"]
+
+
+async def until(condition: Callable[[], Awaitable[bool]], within: float = 20) -> None:
+    async with asyncio.timeout(within):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_models_and_key(server: Server, real: openai.AsyncOpenAI) -> None:
+    assert [model.id for model in (await real.models.list()).data] == [MODEL]
+    with pytest.raises(openai.AuthenticationError):
+        await real.with_options(api_key="wrong").models.list()
+    assert not any(API_KEY in line for line in server.log)
+
+
+async def test_completion_is_repeatable_and_cached(real: openai.AsyncOpenAI) -> None:
+    prompt = "The capital of France is Paris. The capital of Germany is Berlin. The capital of"
+    first, second = [
+        await real.completions.create(model=MODEL, prompt=prompt, max_tokens=12, temperature=0)
+        for _ in range(2)
+    ]
+    assert first.choices[0].text
+    assert second.choices[0].text == first.choices[0].text
+    assert second.usage is not None
+    assert second.usage.prompt_tokens_details is not None
+    cached = second.usage.prompt_tokens_details.cached_tokens
+    assert cached is not None
+    assert 0 < cached < second.usage.prompt_tokens
+
+
+async def test_chat_and_its_stream_agree(real: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"max_tokens": 24, "temperature": 0}
+    whole = await real.chat.completions.create(model=MODEL, messages=HELLO, **asked)
+    assert "Paris" in (whole.choices[0].message.content or "")
+    stream = await real.chat.completions.create(
+        model=MODEL, messages=HELLO, stream=True, stream_options={"include_usage": True}, **asked
+    )
+    chunks = [chunk async for chunk in stream]
+    assert chunks[0].choices[0].delta.role == "assistant"
+    text = "".join(
+        chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices
+    )
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert whole.usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+async def test_seeded_choices(real: openai.AsyncOpenAI) -> None:
+    first, second = [
+        await real.completions.create(
+            model=MODEL, prompt="Once upon a time", n=4, seed=11, max_tokens=8, temperature=1
+        )
+        for _ in range(2)
+    ]
+    texts = [choice.text for choice in first.choices]
+    assert len(set(texts)) > 1
+    assert texts == [choice.text for choice in second.choices]
+
+
+async def test_bad_requests(real: openai.AsyncOpenAI) -> None:
+    for given in ({"temperature": -1}, {"no_such": 1}, {"max_tokens": 10**6}, {"stop": ""}):
+        with pytest.raises(openai.BadRequestError) as caught:
+            await real.completions.create(model=MODEL, prompt="x", extra_body=given)
+        assert caught.value.param == next(iter(given))
+    with pytest.raises(openai.NotFoundError):
+        await real.completions.create(model="gpt-4", prompt="x")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_hanging_up_stops_the_generation(
+    server: Server, real: openai.AsyncOpenAI, stream: bool
+) -> None:
+    async def busy() -> bool:
+        return any(actor["running"] for actor in (await actors(server)).values())
+
+    async def idle() -> bool:
+        return not any(
+            actor["running"] or actor["waiting"] for actor in (await actors(server)).values()
+        )
+
+    await until(idle)
+    call = asyncio.create_task(read_all(real, stream))
+    await until(busy)
+    call.cancel()
+    await until(idle, within=5)
+
+
+async def read_all(real: openai.AsyncOpenAI, stream: bool) -> None:
+    if not stream:
+        await real.completions.create(model=MODEL, prompt="Count:", n=2, extra_body=LONG)
+        raise AssertionError("it should have been cut off")
+    opened = await real.completions.create(
+        model=MODEL, prompt="Count:", n=2, stream=True, extra_body=LONG
+    )
+    async with opened:
+        async for _ in opened:
+            pass
+
+
+def test_terminate_ends_cleanly(server: Server) -> None:
+    """Must be the module's last test: it stops the server."""
+    stop(server.process)
+    assert server.process.returncode == 0
+    with socket.create_server(("127.0.0.1", server.port)):
+        pass  # the port is free again

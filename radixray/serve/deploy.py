@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from types import ModuleType
 
@@ -68,7 +69,9 @@ def serve_http(
     except DeploymentError:
         raise
     except Exception as error:  # Serve raises many kinds, all of which mean it did not start
-        raise DeploymentError(f"Ray Serve cannot start on {host}:{port}: {error}") from error
+        # An error from Serve's controller comes wrapped in its whole remote traceback.
+        cause = getattr(error, "cause", None) or error
+        raise DeploymentError(f"Ray Serve cannot start on {host}:{port}: {cause}") from error
 
 
 def stop_http(deployment_name: str) -> None:
@@ -112,4 +115,6 @@ def _ray_serve() -> ModuleType:
         raise DeploymentError(
             f"HTTP needs Ray Serve ({error}): pip install 'radixray[serve]'"
         ) from error
+    # Serve tells of every step of its start and stop in this process.
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     return serve

@@ -1,0 +1,165 @@
+"""Actors and consumers die; nothing hangs, and the next request works.
+
+Uses a deployment of its own, on the Ray that the `runtime` fixture started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import radixray as rr
+from radixray.actors.deployment import Deployment, attach, deploy
+from radixray.actors.engine_client import EngineClient
+from radixray.actors.handles import actor_handle
+from radixray.actors.model_actor import LEASE_S
+from radixray.actors.wire import PlaceRequest, decode_placements, encode
+from radixray.config import DeploymentConfig, EngineConfig
+from radixray.protocol import GenerateRequest, SamplingParams
+
+CONFIG = DeploymentConfig(
+    name="faults", model_actors=2, engine=EngineConfig(max_total_tokens=4096)
+)
+PROMPT = list(range(100, 300))
+
+
+@pytest.fixture(scope="module")
+async def deployment(runtime: Any) -> AsyncGenerator[Deployment, None]:
+    deployment = deploy(CONFIG)
+    yield deployment
+    deployment.shutdown()
+
+
+@pytest.fixture
+async def client(deployment: Deployment) -> AsyncGenerator[EngineClient, None]:
+    client = await deployment.connect()
+    yield client
+    await client.close()
+
+
+async def generate(client: EngineClient, name: str, max_tokens: int = 4) -> str:
+    request = GenerateRequest(
+        request_id=name, prompt_ids=PROMPT,
+        sampling=SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True),
+    )
+    return "".join([delta.text async for delta in client.generate(request)])
+
+
+async def until(condition: Any, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not await condition():
+        assert time.monotonic() < end, "waited in vain"
+        await asyncio.sleep(0.1)
+
+
+async def test_a_dead_model_actor_fails_its_requests_and_comes_back(client: EngineClient) -> None:
+    want = await generate(client, "before")
+    running = asyncio.create_task(generate(client, "lost", max_tokens=3000))
+    stats = {}
+
+    async def is_running() -> bool:
+        nonlocal stats
+        stats = await client.stats()
+        return any(s.running for s in stats.values())
+
+    await until(is_running, 20)
+    (home,) = (name for name, s in stats.items() if s.running)
+    ray.kill(actor_handle(home), no_restart=False)
+    with pytest.raises(rr.EngineDiedError) as caught:
+        await asyncio.wait_for(running, 30)
+    assert caught.value.retryable
+
+    async def works_again() -> bool:
+        try:
+            return await generate(client, f"after-{time.monotonic()}") == want
+        except rr.EngineDiedError:
+            return False
+
+    await until(works_again, 60)
+
+
+async def test_losing_the_scheduler_stops_nothing(client: EngineClient) -> None:
+    await generate(client, "warm")
+    running = asyncio.create_task(generate(client, "on", max_tokens=300))
+    await asyncio.sleep(0.3)
+    ray.kill(actor_handle(CONFIG.scheduler_actor), no_restart=False)
+    during = await asyncio.wait_for(generate(client, "during"), 30)
+    assert during == await generate(client, "later")
+    assert len(await asyncio.wait_for(running, 60)) > 0
+
+    # It rebuilds its index from snapshots: requests still find their prefix.
+    scheduler = actor_handle(CONFIG.scheduler_actor)
+
+    async def knows() -> bool:
+        await generate(client, f"again-{time.monotonic()}")
+        ask = [PlaceRequest(f"ask-{time.monotonic()}", "", np.array(PROMPT, np.int32).tobytes())]
+        (placement,) = decode_placements(await scheduler.place.remote(encode(ask)))
+        return placement.matched >= len(PROMPT) - 1
+
+    await until(knows, 30)
+
+
+async def test_a_killed_consumer_leaves_nothing_running(
+    deployment: Deployment, client: EngineClient
+) -> None:
+    code = f"""
+import asyncio, radixray as rr
+@rr.function
+async def endless(s):
+    s += "On and on"
+    print("started", flush=True)
+    await s.gen("x", max_tokens=3900, ignore_eos=True)
+async def main():
+    rr.attach("faults", address={ray.get_runtime_context().gcs_address!r})
+    await endless.run()
+asyncio.run(main())
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        async def is_running() -> bool:
+            return any(s.running for s in (await client.stats()).values())
+
+        await until(is_running, 60)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+    async def is_idle() -> bool:
+        stats = await client.stats()
+        return all(s.running == s.pages_leased == 0 for s in stats.values())
+
+    await until(is_idle, LEASE_S + 10)
+
+
+async def test_a_silent_but_living_consumer_can_go_on(client: EngineClient) -> None:
+    await generate(client, "one")
+    for name in ("faults/model-0", "faults/model-1"):
+        for channel in client._channels.values():
+            await actor_handle(name).leave.remote(channel._id)  # as the reaper would
+    await asyncio.sleep(0.2)
+    assert await generate(client, "two")
+
+
+async def test_a_model_that_is_not_there_is_a_typed_error(runtime: Any) -> None:
+    config = DeploymentConfig(name="nothing", engine=EngineConfig(model="no/such-model"))
+    with pytest.raises(rr.ModelNotFoundError) as caught:
+        deploy(config)
+    assert "no/such-model" in str(caught.value)
+    with pytest.raises(rr.NotInitializedError):
+        attach("nothing")
+
+
+async def test_two_deployments_of_one_name_must_agree(deployment: Deployment) -> None:
+    assert not deploy(CONFIG).owned
+    with pytest.raises(rr.DeploymentError):
+        deploy(DeploymentConfig(name="faults", model_actors=1))

@@ -367,7 +367,9 @@ class EngineStats(msgspec.Struct, kw_only=True):
         steps: engine steps run since start.
         heartbeat_age_s: seconds since the engine thread last showed life.
         running, waiting: requests now.
-        prompt_tokens, cached_tokens, generated_tokens: totals over finished prefill and decode.
+        prefill_tokens: prompt tokens computed since start.
+        cached_tokens: prompt tokens of finished requests that were found in the cache instead.
+        generated_tokens: output tokens since start.
         retractions: requests pushed back for want of pages.
         pages_total, pages_free, pages_tree, pages_leased: the page ledger; the last three sum
             to the first.
@@ -377,7 +379,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
     heartbeat_age_s: float = 0.0
     running: int = 0
     waiting: int = 0
-    prompt_tokens: int = 0
+    prefill_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
     retractions: int = 0

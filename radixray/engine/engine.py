@@ -221,7 +221,7 @@ class Engine:
                 # the end, all at once.
                 assert sequence.lease is not None
                 sequence.lease.commit(sequence.tokens[: sequence.computed])
-                self.stats.prompt_tokens += tokens
+                self.stats.prefill_tokens += tokens
             if isinstance(task, ScoreTask):
                 if rows:
                     task.score(sequence, start, logits[row : row + rows])

@@ -10,6 +10,11 @@ from radixray.protocol import Placement
 ACTIVE_REQUEST_COST = 16
 """Prefill tokens that a request under way is taken to cost a newcomer."""
 
+RECOMPUTE_COST = 2
+"""Each prompt token an actor must compute counts twice: it delays this request and those behind
+it. Without that, the second of a burst would recompute on an idle actor the very prefix that the
+first is computing, and be no sooner done."""
+
 
 @dataclass(slots=True)
 class ActorLoad:
@@ -32,7 +37,7 @@ class ActorLoad:
 def place(
     prompt_tokens: int, matches: Mapping[str, int], loads: Mapping[str, ActorLoad]
 ) -> Placement:
-    """The actor with the least work: its queue plus the prompt's tokens it does not hold.
+    """The actor with the least work: its queue, and the prompt's tokens it does not hold.
 
     So the longest prefix wins among equally loaded actors, and an overloaded holder loses to an
     idle one when recomputing the prefix is cheaper than waiting. Ties go to the longer match,
@@ -45,7 +50,8 @@ def place(
 
     def work(actor: str) -> tuple[int, int, int, str]:
         matched, load = matches.get(actor, 0), loads[actor]
-        return prompt_tokens - matched + load.cost, -matched, load.requests, actor
+        uncached = RECOMPUTE_COST * (prompt_tokens - matched)
+        return uncached + load.cost, -matched, load.requests, actor
 
     chosen = min(loads, key=work)
     matched = matches.get(chosen, 0)

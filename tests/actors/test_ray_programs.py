@@ -81,7 +81,7 @@ async def test_branches_go_where_their_prefix_is(runtime: Any, settled: Any) -> 
         homes.add(home)
         # Three branches and the summary each found the notes; they were computed once.
         assert change(before, after, "cached_tokens")[home] >= 4 * prefix
-        assert change(before, after, "prompt_tokens")[home] < 2 * prefix
+        assert change(before, after, "prefill_tokens")[home] < 2 * prefix
         assert len(result.value) == 3
         assert result.usage.cached >= 4 * prefix
     assert homes <= set(after)

@@ -152,7 +152,7 @@ def test_a_burst_with_one_prefix_computes_it_once(driver: EngineDriver) -> None:
     prompts = [prefix + encode(f" Question {i}:") for i in range(32)]
     outs = driver.generate(prompts, SamplingParams(temperature=0, max_tokens=2))
     suffixes = sum(len(p) - len(prefix) for p in prompts)
-    computed = driver.engine.stats.prompt_tokens
+    computed = driver.engine.stats.prefill_tokens
     assert computed <= len(prefix) + suffixes + 32
     assert sum(o.usage.cached > 0 for o in outs) == 31
 

@@ -115,13 +115,19 @@ class ProgramError(RadixRayError):
         self.request_id = request_id
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_program_error, (self.message, self.param, self.op, self.branch,
-                                         self.request_id, self.__cause__))
+        return (
+            _rebuild_program_error,
+            (self.message, self.param, self.op, self.branch, self.request_id, self.__cause__),
+        )
 
 
 def _rebuild_program_error(
-    message: str, param: str | None, op: str, branch: tuple[int, ...],
-    request_id: str | None, cause: BaseException | None,
+    message: str,
+    param: str | None,
+    op: str,
+    branch: tuple[int, ...],
+    request_id: str | None,
+    cause: BaseException | None,
 ) -> ProgramError:
     error = ProgramError(message, param=param, op=op, branch=branch, request_id=request_id)
     error.__cause__ = cause
@@ -131,9 +137,19 @@ def _rebuild_program_error(
 WIRE_ERRORS: dict[str, type[RadixRayError]] = {
     cls.__name__: cls
     for cls in (
-        RadixRayError, InvalidRequestError, ContextLengthError, ConstraintError, TemplateError,
-        ModelNotFoundError, UnsupportedModelError, NotInitializedError, DeploymentError,
-        EngineError, EngineDiedError, OverloadedError, AbortedError,
+        RadixRayError,
+        InvalidRequestError,
+        ContextLengthError,
+        ConstraintError,
+        TemplateError,
+        ModelNotFoundError,
+        UnsupportedModelError,
+        NotInitializedError,
+        DeploymentError,
+        EngineError,
+        EngineDiedError,
+        OverloadedError,
+        AbortedError,
     )
 }
 """Errors that may travel in a Delta, by class name."""

@@ -57,15 +57,45 @@ def test_options_become_the_configuration(
 ) -> None:
     port = free_port()
     code = run(
-        monkeypatch, "serve", "--port", port, "--model", "mine", "--model-actors", "2",
-        "--dtype", "float32", "--api-key", "K", "--page-size", "16", "--max-total-tokens", "4096",
-        "--context-length", "1024", "--chunked-prefill-size", "128", "--max-num-seqs", "4",
-        "--cpu-threads", "1", "--address", "auto", "--name", "other",
+        monkeypatch,
+        "serve",
+        "--port",
+        port,
+        "--model",
+        "mine",
+        "--model-actors",
+        "2",
+        "--dtype",
+        "float32",
+        "--api-key",
+        "K",
+        "--page-size",
+        "16",
+        "--max-total-tokens",
+        "4096",
+        "--context-length",
+        "1024",
+        "--chunked-prefill-size",
+        "128",
+        "--max-num-seqs",
+        "4",
+        "--cpu-threads",
+        "1",
+        "--address",
+        "auto",
+        "--name",
+        "other",
     )
     assert code == 0
     engine = EngineConfig(
-        model="mine", dtype="float32", page_size=16, max_total_tokens=4096, context_length=1024,
-        chunked_prefill_size=128, max_num_seqs=4, cpu_threads=1,
+        model="mine",
+        dtype="float32",
+        page_size=16,
+        max_total_tokens=4096,
+        context_length=1024,
+        chunked_prefill_size=128,
+        max_num_seqs=4,
+        cpu_threads=1,
     )
     config = DeploymentConfig(engine=engine, model_actors=2, name="other")
     assert started == [(config, "127.0.0.1", int(port), "K", "auto")]
@@ -128,9 +158,7 @@ def test_open_host_with_consent(
     if how == "environment":
         monkeypatch.setenv("RADIXRAY_API_KEY", "K")
     port = free_port()
-    assert run(
-        monkeypatch, "serve", "--host", "0.0.0.0", "--port", port, *extra.get(how, [])
-    ) == 0
+    assert run(monkeypatch, "serve", "--host", "0.0.0.0", "--port", port, *extra.get(how, [])) == 0
     assert started[0][3] == (None if how == "unauthenticated" else "K")
 
 

@@ -12,22 +12,49 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "radixray"
 
 LAYER = {
-    "errors": 0, "config": 0, "protocol": 0,
-    "cache": 1, "scheduler": 1, "fsm": 1, "kernels": 1, "tokenizer": 1,
+    "errors": 0,
+    "config": 0,
+    "protocol": 0,
+    "cache": 1,
+    "scheduler": 1,
+    "fsm": 1,
+    "kernels": 1,
+    "tokenizer": 1,
     "models": 2,
     "engine": 3,
     "actors": 4,
-    "serve": 5, "client": 5,
+    "serve": 5,
+    "client": 5,
     "cli": 6,
 }
 ROOMS_OF_LAYER_1 = {room for room, layer in LAYER.items() if layer == 1}
 """These know nothing of each other, except that the scheduler reads the cache's public view."""
 MAY_READ = {("scheduler", "cache")}
 
-NO_TORCH = {"errors", "config", "protocol", "cache", "scheduler", "fsm", "tokenizer", "client",
-            "serve", "cli"}
-NO_RAY = {"errors", "config", "protocol", "cache", "scheduler", "fsm", "kernels", "tokenizer",
-          "models", "engine"}
+NO_TORCH = {
+    "errors",
+    "config",
+    "protocol",
+    "cache",
+    "scheduler",
+    "fsm",
+    "tokenizer",
+    "client",
+    "serve",
+    "cli",
+}
+NO_RAY = {
+    "errors",
+    "config",
+    "protocol",
+    "cache",
+    "scheduler",
+    "fsm",
+    "kernels",
+    "tokenizer",
+    "models",
+    "engine",
+}
 
 
 def room_of(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import uuid
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -12,7 +13,7 @@ from ray.exceptions import RayError
 
 from radixray.actors.model_actor import HEARTBEAT_S
 from radixray.actors.wire import decode_deltas, encode
-from radixray.errors import EngineDiedError, EngineError, RadixRayError
+from radixray.errors import EngineDiedError, EngineError, InvalidRequestError, RadixRayError
 from radixray.protocol import Delta, Request
 
 
@@ -36,10 +37,10 @@ class Channel:
         self._outbox: list[Request] = []
         self._aborts: list[str] = []
         self._flushing = False
-        self._tasks = [
-            asyncio.ensure_future(self._read()),
-            asyncio.ensure_future(self._stay_alive()),
-        ]
+        self._ended = threading.Event()
+        self._reader = asyncio.ensure_future(self._read())
+        # A thread, not a task: a program that blocks its loop for long is alive all the same.
+        threading.Thread(target=self._show_life, name="radixray-heartbeat", daemon=True).start()
 
     async def run(self, request: Request) -> AsyncGenerator[Delta, None]:
         """The request's Deltas, in order and complete. Closing the generator aborts it.
@@ -47,9 +48,14 @@ class Channel:
         Raises:
             RadixRayError: the typed cause of an ``error`` Delta.
             EngineDiedError: the actor died or cannot be reached.
+            InvalidRequestError: the request's id is in use.
         """
         if self.broken:
             raise EngineDiedError(f"model actor {self.actor} cannot be reached")
+        if request.request_id in self._inboxes:
+            raise InvalidRequestError(
+                f"request_id {request.request_id!r} is in use", param="request_id"
+            )
         inbox = self._inboxes[request.request_id] = asyncio.Queue()
         self._outbox.append(request)
         self._flush_soon()
@@ -78,16 +84,16 @@ class Channel:
 
     async def close(self) -> None:
         """Ends the stream; requests under way are aborted."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._reader.cancel()
+        await asyncio.wait([self._reader])
         self._break(EngineDiedError(f"the channel to {self.actor} was closed"))
         with contextlib.suppress(RayError):
             await self._handle.leave.remote(self._id)
 
     def _abort(self, request: Request) -> None:
-        if request in self._outbox:
-            self._outbox.remove(request)
+        unsent = [other for other in self._outbox if other is not request]
+        if len(unsent) < len(self._outbox):
+            self._outbox = unsent
         else:
             self._aborts.append(request.request_id)
             self._flush_soon()
@@ -103,10 +109,10 @@ class Channel:
         requests, self._outbox = self._outbox, []
         aborts, self._aborts = self._aborts, []
         # Not awaited: when the actor dies the stream ends too, and that fails every request.
-        if requests:
-            self._handle.submit.remote(self._id, encode(requests))
         if aborts:
             self._handle.abort.remote(aborts)
+        if requests:
+            self._handle.submit.remote(self._id, encode(requests))
 
     async def _read(self) -> None:
         try:
@@ -118,6 +124,8 @@ class Channel:
             cause: Exception | None = None
         except RayError as error:
             cause = error
+        finally:
+            self._ended.set()
         died = EngineDiedError(f"model actor {self.actor} died or cannot be reached: {cause}")
         died.__cause__ = cause
         self._break(died)
@@ -127,8 +135,6 @@ class Channel:
         for inbox in self._inboxes.values():
             inbox.put_nowait(error)
 
-    async def _stay_alive(self) -> None:
-        while not self.broken:
-            await asyncio.sleep(HEARTBEAT_S)
-            with contextlib.suppress(RayError):
-                await self._handle.heartbeat.remote(self._id)
+    def _show_life(self) -> None:
+        while not self._ended.wait(HEARTBEAT_S):
+            self._handle.heartbeat.remote(self._id)

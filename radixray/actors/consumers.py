@@ -59,11 +59,14 @@ class Consumers:
         consumer.last_seen = time.monotonic()
         return consumer
 
-    def own(self, consumer_id: str, request_id: str) -> None:
-        """Deltas of the request go to this consumer from now on."""
+    def own(self, consumer_id: str, request_id: str) -> bool:
+        """Deltas of the request go to this consumer from now on; False if it has an owner."""
+        if request_id in self._owners:
+            return False
         consumer = self.get(consumer_id)
         consumer.requests.add(request_id)
         self._owners[request_id] = consumer
+        return True
 
     def disown(self, request_id: str) -> bool:
         """Nobody waits for the request any more; False if nobody did."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from radixray.errors import DeploymentError, NotInitializedError, RadixRayError
 
 START_TIMEOUT_S = 600.0
 """Loading a model may include downloading and converting it."""
+
+STOP_TIMEOUT_S = 10.0
 
 log = logging.getLogger("radixray")
 
@@ -43,11 +46,7 @@ class Deployment:
     def shutdown(self) -> None:
         """Stops what this process started; a deployment it only attached to lives on."""
         if self.owned and ray.is_initialized():
-            names = [self.config.model_actor(i) for i in range(self.config.model_actors)]
-            for name in [*names, self.config.scheduler_actor]:
-                handle = _find(name)
-                if handle is not None:
-                    ray.kill(handle)
+            _stop_actors(self.config)
         if self.started_ray:
             ray.shutdown()
 
@@ -103,7 +102,9 @@ def _ensure_ray(address: str | None) -> bool:
         return False
     try:
         ray.init(
-            address=address, namespace=NAMESPACE, logging_level=logging.WARNING,
+            address=address,
+            namespace=NAMESPACE,
+            logging_level=logging.WARNING,
             include_dashboard=None if address else True,
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -139,6 +140,18 @@ def _start_actors(config: DeploymentConfig) -> None:
         ) from error
     except RayError as error:
         raise DeploymentError(f"an actor did not start: {error}") from error
+
+
+def _stop_actors(config: DeploymentConfig) -> None:
+    names = [config.model_actor(index) for index in range(config.model_actors)]
+    names.append(config.scheduler_actor)
+    for handle in filter(None, map(_find, names)):
+        ray.kill(handle)
+    _HANDLES.pop(config.name, None)
+    # Until Ray has let go of the names, they can be neither found reliably nor given again.
+    end = time.monotonic() + STOP_TIMEOUT_S
+    while any(map(_find, names)) and time.monotonic() < end:
+        time.sleep(0.02)
 
 
 def _describe(scheduler: Any) -> DeploymentConfig:

@@ -43,16 +43,13 @@ log = logging.getLogger("radixray")
 class EngineClient:
     """A `Transport` to the actors of one deployment. Belongs to one event loop."""
 
-    def __init__(
-        self, config: DeploymentConfig, info: ModelInfo, tokenizer: Tokenizer
-    ) -> None:
+    def __init__(self, config: DeploymentConfig, info: ModelInfo, tokenizer: Tokenizer) -> None:
         self.config = config
         self._info = info
         self._tokenizer = tokenizer
         self._scheduler = actor_handle(config.scheduler_actor)
         self._actors: dict[str, Any] = {
-            name: actor_handle(name)
-            for name in map(config.model_actor, range(config.model_actors))
+            name: actor_handle(name) for name in map(config.model_actor, range(config.model_actors))
         }
         self._channels: dict[str, Channel] = {}
         self._to_place: list[tuple[Request, asyncio.Future[Placement]]] = []
@@ -154,7 +151,8 @@ class EngineClient:
     async def _place_all(self, asked: list[tuple[Request, asyncio.Future[Placement]]]) -> None:
         requests = [
             PlaceRequest(
-                request.request_id, request.cache_salt,
+                request.request_id,
+                request.cache_salt,
                 np.array(request.prompt_ids, np.int32).tobytes(),
             )
             for request, _ in asked

@@ -17,7 +17,7 @@ from radixray.actors.consumers import Consumers
 from radixray.actors.handles import actor_handle
 from radixray.actors.wire import ServedModel, decode_requests, encode
 from radixray.config import EngineConfig
-from radixray.errors import EngineDiedError, RadixRayError
+from radixray.errors import EngineDiedError, InvalidRequestError, RadixRayError
 from radixray.protocol import (
     CacheSnapshot,
     Delta,
@@ -124,10 +124,14 @@ class ModelActor:
             events = engine.cache.snapshot()
             loop.call_soon_threadsafe(
                 lambda: answer.set_result(
-                    encode(CacheSnapshot(
-                        actor=self._name, incarnation=self._incarnation,
-                        sequence=self._sequence, events=events,
-                    ))
+                    encode(
+                        CacheSnapshot(
+                            actor=self._name,
+                            incarnation=self._incarnation,
+                            sequence=self._sequence,
+                            events=events,
+                        )
+                    )
                 )
             )
 
@@ -147,8 +151,12 @@ class ModelActor:
         """
         self._adopt_loop()
         for request in decode_requests(requests):
-            self._consumers.own(consumer_id, request.request_id)
-            if isinstance(request, GenerateRequest) and request.constraint is not None:
+            if not self._consumers.own(consumer_id, request.request_id):
+                error = InvalidRequestError(
+                    f"request_id {request.request_id!r} is in use", param="request_id"
+                )
+                self._consumers.get(consumer_id).put(_refusal(request, error))
+            elif isinstance(request, GenerateRequest) and request.constraint is not None:
                 self._spawn(self._submit_constrained(request))
             else:
                 self._engine.submit(request)
@@ -215,10 +223,7 @@ class ModelActor:
             self._report([], [request.request_id])
 
     def _refuse(self, request: Request, error: RadixRayError) -> None:
-        delta = Delta(
-            request_id=request.request_id, finish_reason="error", error=ErrorInfo.of(error)
-        )
-        self._consumers.deliver([delta])
+        self._consumers.deliver([_refusal(request, error)])
         self._report([], [request.request_id])
 
     def _from_engine(self, output: StepOutput) -> None:
@@ -235,8 +240,11 @@ class ModelActor:
     def _report(self, events: list[Any], finished: list[str]) -> None:
         self._sequence += 1
         report = StepReport(
-            actor=self._name, incarnation=self._incarnation, sequence=self._sequence,
-            events=events, finished=finished,
+            actor=self._name,
+            incarnation=self._incarnation,
+            sequence=self._sequence,
+            events=events,
+            finished=finished,
         )
         # Not awaited: a lost report leaves a gap, and a gap asks for a snapshot.
         self._scheduler.report.remote(encode(report))
@@ -253,3 +261,5 @@ class ModelActor:
                 self._remove_consumer(consumer_id)
 
 
+def _refusal(request: Request, error: RadixRayError) -> Delta:
+    return Delta(request_id=request.request_id, finish_reason="error", error=ErrorInfo.of(error))

@@ -47,10 +47,12 @@ class SchedulerActor:
 
     async def place(self, requests: bytes) -> bytes:
         """Placements for a list of PlaceRequests, in order."""
-        return encode([
-            self._router.place(r.request_id, r.namespace, token_array(r.tokens))
-            for r in decode_place_requests(requests)
-        ])
+        return encode(
+            [
+                self._router.place(r.request_id, r.namespace, token_array(r.tokens))
+                for r in decode_place_requests(requests)
+            ]
+        )
 
     async def report(self, report: bytes) -> None:
         """News of a model actor's cache and finished requests."""

@@ -142,9 +142,7 @@ class PrefixCache:
 
     def acquire(self, namespace: str, tokens: TokenArray) -> Lease:
         """A lease that starts with the longest cached prefix of `tokens`, now locked."""
-        found = self.tree.match(
-            self.tree.root(namespace), tokens if self.enabled else tokens[:0]
-        )
+        found = self.tree.match(self.tree.root(namespace), tokens if self.enabled else tokens[:0])
         self.tree.lock(found.node)
         lease = Lease(self, next(self._lease_ids), found.node, found.pages)
         self._leases[lease.id] = lease

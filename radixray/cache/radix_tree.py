@@ -255,9 +255,7 @@ class RadixTree:
     def _key(self, tokens: TokenArray, at: int) -> bytes:
         return tokens[at : at + self.page_size].tobytes()
 
-    def _step(
-        self, node: RadixNode, tokens: TokenArray, at: int
-    ) -> tuple[RadixNode | None, int]:
+    def _step(self, node: RadixNode, tokens: TokenArray, at: int) -> tuple[RadixNode | None, int]:
         """The child of `node` that continues `tokens[at:]`, and how many tokens agree."""
         if len(tokens) - at < self.page_size:
             return None, 0

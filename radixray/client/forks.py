@@ -129,10 +129,13 @@ class Forks(Sequence["State"]):
     def _gather(self) -> None:
         own = [branch._own_variables() for branch in self._branches]
         for name in dict.fromkeys(name for variables in own for name in variables):
-            self._parent.set(name, [
-                branch.error or (variables[name].value if name in variables else None)
-                for branch, variables in zip(self._branches, own, strict=True)
-            ])
+            self._parent.set(
+                name,
+                [
+                    branch.error or (variables[name].value if name in variables else None)
+                    for branch, variables in zip(self._branches, own, strict=True)
+                ],
+            )
 
     def _group(self, failed: list[ProgramError]) -> ExceptionGroup[ProgramError]:
         return ExceptionGroup(f"{len(failed)} of {len(self)} branches failed", failed)

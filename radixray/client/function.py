@@ -146,8 +146,9 @@ class Function:
         async def run_row(row: Any) -> ProgramResult:
             if isinstance(row, dict):
                 return await self._run((), kwargs | row, transport, None)
-            return await self._run(row if isinstance(row, tuple) else (row,), kwargs, transport,
-                                   None)
+            return await self._run(
+                row if isinstance(row, tuple) else (row,), kwargs, transport, None
+            )
 
         results = map_rows(run_row, rows, concurrency, ordered, on_error == "return")
         try:
@@ -232,7 +233,8 @@ def function(body: Callable[..., Awaitable[Any]]) -> Function:
         raise TypeError(f"{name} must be an `async def` to be a program")
     parameters = list(inspect.signature(body).parameters.values())
     if not parameters or parameters[0].kind not in (
-        inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
     ):
         raise TypeError(f"{name} must take the state as its first parameter: async def {name}(s)")
     return Function(body)

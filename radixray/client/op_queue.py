@@ -168,7 +168,9 @@ class OpQueue:
         where = f" in branch {self.branch}" if self.branch else ""
         self.error = ProgramError(
             f"{op.label} failed{where}: {cause}",
-            op=op.label, branch=self.branch, request_id=self.request_id,
+            op=op.label,
+            branch=self.branch,
+            request_id=self.request_id,
         )
         self.error.__cause__ = cause
         if not op.future.done():

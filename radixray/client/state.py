@@ -207,9 +207,11 @@ class State:
         params = resolve(part.params, self._run.defaults, self._branch)
 
         async def run() -> Gen:
-            return self._counted(await ops.generate(
-                self._run.transport, self._transcript, self._queue, params, self._listener(name)
-            ))
+            return self._counted(
+                await ops.generate(
+                    self._run.transport, self._transcript, self._queue, params, self._listener(name)
+                )
+            )
 
         return self._fill(name, self._queue.submit(f"gen({name!r})", run))
 
@@ -218,9 +220,11 @@ class State:
         salt = self._salt() if part.cache_salt is None else part.cache_salt
 
         async def run() -> Choice:
-            choice = self._counted(await ops.select(
-                self._run.transport, self._transcript, self._queue, part.choices, salt
-            ))
+            choice = self._counted(
+                await ops.select(
+                    self._run.transport, self._transcript, self._queue, part.choices, salt
+                )
+            )
             if (listener := self._listener(name)) is not None:
                 listener(choice.text)
             return choice
@@ -251,9 +255,7 @@ class State:
         self._transcript.add_text(var.text)
 
     async def _commit(self) -> None:
-        usage = await ops.commit(
-            self._run.transport, self._transcript, self._queue, self._salt()
-        )
+        usage = await ops.commit(self._run.transport, self._transcript, self._queue, self._salt())
         self._count(usage)
 
     # Branches

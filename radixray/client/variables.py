@@ -22,8 +22,13 @@ class Var(Expression):
 
     __hash__ = None  # type: ignore[assignment]  # its value, which equality compares, comes late
 
-    def __init__(self, name: str, queue: OpQueue, future: asyncio.Future[Any] | None = None,
-                 constant: Any = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        queue: OpQueue,
+        future: asyncio.Future[Any] | None = None,
+        constant: Any = None,
+    ) -> None:
         self.name = name
         self._queue = queue
         self._future = future

@@ -43,9 +43,7 @@ def build_engine(config: EngineConfig) -> Engine:
             f"not {context}",
             param="context_length",
         )
-    slot_bytes = KVPool.bytes_per_slot(
-        shape.num_layers, shape.num_kv_heads, shape.head_dim, dtype
-    )
+    slot_bytes = KVPool.bytes_per_slot(shape.num_layers, shape.num_kv_heads, shape.head_dim, dtype)
     wanted = config.max_total_tokens or min(
         DEFAULT_POOL_TOKENS, int(_free_memory() * DEFAULT_POOL_SHARE) // slot_bytes
     )

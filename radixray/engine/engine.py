@@ -114,8 +114,12 @@ class Engine:
         task: Task
         if isinstance(request, GenerateRequest):
             task = GenerateTask(
-                request, self.info, self.tokenizer, matcher,
-                seed=random.randint(0, MAX_SEED), arrival=arrival,
+                request,
+                self.info,
+                self.tokenizer,
+                matcher,
+                seed=random.randint(0, MAX_SEED),
+                arrival=arrival,
             )
         else:
             task = ScoreTask(request, arrival=arrival)
@@ -251,8 +255,10 @@ class Engine:
             try:
                 sequence.lease.extend(sequence.computed + tokens)
             except OutOfPagesError:
-                log.warning("the plan counted on pages that are not there; retracting %s",
-                            sequence.sequence_id)
+                log.warning(
+                    "the plan counted on pages that are not there; retracting %s",
+                    sequence.sequence_id,
+                )
                 self._retract(sequence)
                 continue
             kept.append((sequence, tokens))
@@ -295,7 +301,13 @@ class Engine:
         logits = torch.stack([row for _, row in to_sample])
         tokens = sample(logits, [task.sampling_row() for task, _ in to_sample])
         self.stats.generated_tokens += len(tokens)
-        return [task.accept(token) for (task, _), token in zip(to_sample, tokens, strict=True)]
+        deltas = []
+        for (task, _), token in zip(to_sample, tokens, strict=True):
+            try:
+                deltas.append(task.accept(token))
+            except RadixRayError as error:
+                deltas.append(task.fail(error))
+        return deltas
 
     def _release(self, sequence: LiveSequence, *, keep: bool = True) -> None:
         self._waiting.pop(sequence.sequence_id, None)

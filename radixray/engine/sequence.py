@@ -86,16 +86,26 @@ class LiveSequence:
             self._peeked = (cache.tree.version, peek)
         peek = self._peeked[1]
         return RequestView(
-            self.sequence_id, self.arrival, self.num_tokens, peek.length,
-            reclaimable=peek.unlocked_pages, passed_over=self.passed_over,
-            namespace=self.namespace, tokens=self.tokens,
+            self.sequence_id,
+            self.arrival,
+            self.num_tokens,
+            peek.length,
+            reclaimable=peek.unlocked_pages,
+            passed_over=self.passed_over,
+            namespace=self.namespace,
+            tokens=self.tokens,
         )
 
     def running_view(self) -> RequestView:
         """What the planner sees while this sequence runs."""
         assert self.lease is not None
         return RequestView(
-            self.sequence_id, self.arrival, self.num_tokens, self.computed,
-            pages=self.lease.num_pages, reclaimable=self.lease.reclaimable_pages(),
-            namespace=self.namespace, tokens=self.tokens,
+            self.sequence_id,
+            self.arrival,
+            self.num_tokens,
+            self.computed,
+            pages=self.lease.num_pages,
+            reclaimable=self.lease.reclaimable_pages(),
+            namespace=self.namespace,
+            tokens=self.tokens,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Protocol
 
 import torch
@@ -67,14 +68,19 @@ class _TaskBase:
     def fail(self, error: RadixRayError) -> Delta:
         self.finished = True
         return Delta(
-            request_id=self.request_id, index=self.usage.completion, finish_reason="error",
-            usage=self.usage, error=ErrorInfo.of(error),
+            request_id=self.request_id,
+            index=self.usage.completion,
+            finish_reason="error",
+            usage=self.usage,
+            error=ErrorInfo.of(error),
         )
 
     def abort(self) -> Delta:
         self.finished = True
         return Delta(
-            request_id=self.request_id, index=self.usage.completion, finish_reason="abort",
+            request_id=self.request_id,
+            index=self.usage.completion,
+            finish_reason="abort",
             usage=self.usage,
         )
 
@@ -110,7 +116,10 @@ class GenerateTask(_TaskBase):
             self._stop_ids.update(info.eos_token_ids)
         prompt = request.prompt_ids
         self._sequence = LiveSequence(
-            request.request_id, request.cache_salt, prompt, self,
+            request.request_id,
+            request.cache_salt,
+            prompt,
+            self,
             # The last prompt token's logits are needed, unless nothing is to be generated.
             reusable=len(prompt) - 1 if self.max_new > 0 else len(prompt),
             arrival=arrival,
@@ -121,7 +130,9 @@ class GenerateTask(_TaskBase):
         """How to choose the next token."""
         sequence = self._sequence
         return SamplingRow(
-            self._sampling, self._seed, sequence.num_tokens,
+            self._sampling,
+            self._seed,
+            sequence.num_tokens,
             None if self._matcher is None else self._matcher.mask(),
             sequence.tokens[self.usage.prompt :],
         )
@@ -149,8 +160,12 @@ class GenerateTask(_TaskBase):
             return self._finish([token], text, "length", None)
         first = self.usage.completion == 1
         return Delta(
-            request_id=self.request_id, index=self.usage.completion - 1, token_ids=[token],
-            text=text, usage=self.usage if first else None,
+            request_id=self.request_id,
+            index=self.usage.completion - 1,
+            token_ids=[token],
+            # A copy: this Delta is read in another thread while the counts go on.
+            text=text,
+            usage=copy(self.usage) if first else None,
         )
 
     def _finish(
@@ -166,8 +181,12 @@ class GenerateTask(_TaskBase):
             else:
                 reason, stop = "stop", found
         return Delta(
-            request_id=self.request_id, index=self.usage.completion - len(token_ids),
-            token_ids=token_ids, text=text, finish_reason=reason, stop_reason=stop,
+            request_id=self.request_id,
+            index=self.usage.completion - len(token_ids),
+            token_ids=token_ids,
+            text=text,
+            finish_reason=reason,
+            stop_reason=stop,
             usage=self.usage,
         )
 
@@ -193,8 +212,12 @@ class ScoreTask(_TaskBase):
                 carrier = f"{request.request_id}#{len(self.sequences)}"
                 self.sequences.append(
                     LiveSequence(
-                        carrier, request.cache_salt, [*request.prompt_ids, *body], self,
-                        reusable=len(request.prompt_ids) - 1, arrival=arrival,
+                        carrier,
+                        request.cache_salt,
+                        [*request.prompt_ids, *body],
+                        self,
+                        reusable=len(request.prompt_ids) - 1,
+                        arrival=arrival,
                     )
                 )
                 carriers.update(
@@ -218,6 +241,8 @@ class ScoreTask(_TaskBase):
             return None
         self.finished = True
         return Delta(
-            request_id=self.request_id, finish_reason="stop", usage=self.usage,
+            request_id=self.request_id,
+            finish_reason="stop",
+            usage=self.usage,
             logprobs=self._logprobs,
         )

@@ -90,9 +90,9 @@ class EngineThread:
                 # on it and the next request must work, so all live requests end and the cache
                 # starts anew.
                 log.exception("the engine failed outside a model step; it starts afresh")
-                self._sink(engine.reset(
-                    EngineError(f"the engine failed: {type(error).__name__}: {error}")
-                ))
+                self._sink(
+                    engine.reset(EngineError(f"the engine failed: {type(error).__name__}: {error}"))
+                )
 
 
 def _error_delta(request_id: str, error: RadixRayError) -> Delta:

@@ -120,7 +120,8 @@ def parse_llama(folder: Path, raw: dict[str, Any]) -> ModelConfig:
     if config.num_heads % config.num_kv_heads:
         raise UnsupportedModelError(
             f"num_attention_heads ({config.num_heads}) must be a multiple of num_key_value_heads "
-            f"({config.num_kv_heads}) in {folder / 'config.json'}", param="model",
+            f"({config.num_kv_heads}) in {folder / 'config.json'}",
+            param="model",
         )
     if config.head_dim % 2:
         raise UnsupportedModelError(

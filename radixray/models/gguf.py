@@ -126,8 +126,12 @@ def _write_tokenizer(meta: dict[str, Any], folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     named = {
         name: tokens[meta[f"tokenizer.ggml.{key}_token_id"]]
-        for name, key in (("bos_token", "bos"), ("eos_token", "eos"),
-                          ("unk_token", "unknown"), ("pad_token", "padding"))
+        for name, key in (
+            ("bos_token", "bos"),
+            ("eos_token", "eos"),
+            ("unk_token", "unknown"),
+            ("pad_token", "padding"),
+        )
     }
     _write(
         folder / "tokenizer_config.json",

@@ -41,9 +41,7 @@ class LlamaModel:
         self.attention: AttentionBackend[Any] = CpuAttention()
         self._embedding = weights.get("model.embed_tokens.weight")
         self._rope = RotaryEmbedding(config, weights.dtype)
-        self._layers = [
-            _Layer(config, index, weights) for index in range(config.num_layers)
-        ]
+        self._layers = [_Layer(config, index, weights) for index in range(config.num_layers)]
         self._norm = weights.get("model.norm.weight")
         # Tied or not, the head is packed: lookup needs rows, the product needs oneDNN's layout.
         self._head = PackedLinear(
@@ -61,9 +59,7 @@ class LlamaModel:
         Returns:
             Logits, float32 ``[R, vocab_size]``, one row for each of `batch.logit_rows`.
         """
-        metadata = self.attention.prepare(
-            batch.query_lens, batch.num_decode, batch.context_slots
-        )
+        metadata = self.attention.prepare(batch.query_lens, batch.num_decode, batch.context_slots)
         rope = self._rope.tables(batch.positions)
         x = F.embedding(batch.token_ids, self._embedding)
         for layer in self._layers:

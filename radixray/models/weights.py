@@ -51,7 +51,8 @@ class Weights:
         """
         missing = [name for name in expected if name not in self._files]
         unexpected = [
-            name for name in self._files
+            name
+            for name in self._files
             if name not in expected and not name.endswith(tuple(ignored))
         ]
         reshaped = [

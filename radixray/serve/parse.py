@@ -15,10 +15,17 @@ from radixray.serve.openai_protocol import Body, ChatBody, CompletionBody
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 
-IGNORED = frozenset({
-    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-    "prompt_cache_retention",
-})
+IGNORED = frozenset(
+    {
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+    }
+)
 """Parameters that never change the output: accepted, and nothing is done with them."""
 
 # Parameters of OpenAI's API that would change the output but are not supported yet, with the

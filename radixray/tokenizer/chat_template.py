@@ -17,7 +17,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from radixray.errors import TemplateError
 
 SPECIAL_VARIABLES = (
-    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
 )
 """Special tokens that a template may name."""
 

@@ -41,11 +41,13 @@ class Tokenizer:
         backend.no_padding()
         named = _named_tokens(config)
         marked = {t.content for t in backend.get_added_tokens_decoder().values() if t.special}
-        backend.add_special_tokens([
-            token
-            for token in named.values()
-            if token not in marked and backend.token_to_id(token) is not None
-        ])
+        backend.add_special_tokens(
+            [
+                token
+                for token in named.values()
+                if token not in marked and backend.token_to_id(token) is not None
+            ]
+        )
         added = backend.get_added_tokens_decoder()
         self._backend = backend
         self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)

@@ -12,7 +12,7 @@ from radixray.protocol import EngineStats
 ACTORS = ("default/model-0", "default/model-1")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def runtime() -> AsyncGenerator[rr.Runtime, None]:
     """A real deployment with two model actors on real Ray."""
     async with rr.init(

@@ -27,9 +27,7 @@ from radixray.actors.wire import PlaceRequest, decode_placements, encode
 from radixray.config import DeploymentConfig, EngineConfig
 from radixray.protocol import GenerateRequest, SamplingParams
 
-CONFIG = DeploymentConfig(
-    name="faults", model_actors=2, engine=EngineConfig(max_total_tokens=4096)
-)
+CONFIG = DeploymentConfig(name="faults", model_actors=2, engine=EngineConfig(max_total_tokens=4096))
 PROMPT = list(range(100, 300))
 
 
@@ -49,7 +47,8 @@ async def client(deployment: Deployment) -> AsyncGenerator[EngineClient, None]:
 
 async def generate(client: EngineClient, name: str, max_tokens: int = 4) -> str:
     request = GenerateRequest(
-        request_id=name, prompt_ids=PROMPT,
+        request_id=name,
+        prompt_ids=PROMPT,
         sampling=SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True),
     )
     return "".join([delta.text async for delta in client.generate(request)])
@@ -126,6 +125,7 @@ asyncio.run(main())
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     try:
+
         async def is_running() -> bool:
             return any(s.running for s in (await client.stats()).values())
 
@@ -139,6 +139,30 @@ asyncio.run(main())
         return all(s.running == s.pages_leased == 0 for s in stats.values())
 
     await until(is_idle, LEASE_S + 10)
+
+
+async def test_a_consumer_that_blocks_its_loop_is_alive(client: EngineClient) -> None:
+    running = asyncio.create_task(generate(client, "patient", max_tokens=50))
+    await asyncio.sleep(0.5)
+    time.sleep(LEASE_S + 3)  # noqa: ASYNC251 - what a careless program does
+    assert await asyncio.wait_for(running, 60)
+
+
+async def test_a_request_id_in_use_is_refused_and_its_owner_unharmed(
+    deployment: Deployment, client: EngineClient
+) -> None:
+    running = asyncio.create_task(generate(client, "same", max_tokens=200))
+    await asyncio.sleep(0.3)
+    with pytest.raises(rr.InvalidRequestError) as caught:
+        await generate(client, "same")
+    assert caught.value.param == "request_id"
+    other = await deployment.connect()
+    try:
+        with pytest.raises(rr.InvalidRequestError):
+            await generate(other, "same")
+    finally:
+        await other.close()
+    assert await asyncio.wait_for(running, 60)
 
 
 async def test_a_silent_but_living_consumer_can_go_on(client: EngineClient) -> None:

@@ -64,7 +64,8 @@ async def test_a_chat_equals_transformers(
     want = hf_tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
     assert result.value == want
     assert result.messages() == [
-        {"role": "user", "content": question}, {"role": "assistant", "content": want},
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": want},
     ]
     assert result.text() == hf_tokenizer.apply_chat_template(result.messages(), tokenize=False)
 
@@ -201,7 +202,8 @@ async def test_closing_a_transport_stream_frees_its_pages(runtime: Any, settled:
     transport = await runtime.transport()
     stream = transport.generate(
         GenerateRequest(
-            request_id="closed", prompt_ids=[1, 2, 3, 4],
+            request_id="closed",
+            prompt_ids=[1, 2, 3, 4],
             sampling=SamplingParams(max_tokens=4000, ignore_eos=True),
         )
     )
@@ -258,7 +260,8 @@ async def test_prompts_that_never_fit_are_refused(runtime: Any, settled: Any) ->
 
 async def test_256_requests_at_once(runtime: Any, settled: Any) -> None:
     results = [
-        r async for r in answer.map(
+        r
+        async for r in answer.map(
             [f"Say {i}." for i in range(256)], concurrency=256, temperature=0, max_tokens=2
         )
     ]

@@ -161,9 +161,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.cache.tree._roots == {}
 
 
-CacheMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None
-)
+CacheMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestCacheMachine = CacheMachine.TestCase
 
 

@@ -36,8 +36,12 @@ class ScriptedTransport:
     def __init__(self, tokenizer: Tokenizer, reply: Reply | Answer = " ok") -> None:
         self.tokenizer = tokenizer
         self.info = ModelInfo(
-            name="scripted", context_length=2048, pool_tokens=65536,
-            vocab_size=tokenizer.vocab_size, eos_token_ids=(2,), dtype="float32",
+            name="scripted",
+            context_length=2048,
+            pool_tokens=65536,
+            vocab_size=tokenizer.vocab_size,
+            eos_token_ids=(2,),
+            dtype="float32",
             max_queued_requests=100,
         )
         self.requests: list[Any] = []
@@ -51,14 +55,16 @@ class ScriptedTransport:
     @property
     def generations(self) -> list[GenerateRequest]:
         return [
-            r for r in self.requests
+            r
+            for r in self.requests
             if isinstance(r, GenerateRequest) and r.sampling.max_tokens != 0
         ]
 
     @property
     def commits(self) -> list[GenerateRequest]:
         return [
-            r for r in self.requests
+            r
+            for r in self.requests
             if isinstance(r, GenerateRequest) and r.sampling.max_tokens == 0
         ]
 
@@ -94,7 +100,8 @@ class ScriptedTransport:
         if isinstance(logprobs, Exception):
             raise logprobs
         return ScoreResult(
-            request_id=request.request_id, logprobs=logprobs,
+            request_id=request.request_id,
+            logprobs=logprobs,
             usage=Usage(prompt=len(request.prompt_ids)),
         )
 
@@ -127,7 +134,8 @@ class ScriptedTransport:
             deltas[-1].text += text + stops.finish()
         deltas[-1].finish_reason, deltas[-1].stop_reason = reason
         deltas[-1].usage = Usage(
-            prompt=len(request.prompt_ids), cached=1,
+            prompt=len(request.prompt_ids),
+            cached=1,
             completion=sum(len(d.token_ids) for d in deltas),
         )
         return deltas

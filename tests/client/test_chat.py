@@ -31,7 +31,8 @@ ROLES = {"system": rr.system, "user": rr.user, "assistant": rr.assistant}
 def rendered(oracle: Any, chat: Chat, prompt: bool = False) -> str:
     return oracle.apply_chat_template(
         [{"role": role, "content": content} for role, content in chat],
-        tokenize=False, add_generation_prompt=prompt,
+        tokenize=False,
+        add_generation_prompt=prompt,
     )
 
 

@@ -61,7 +61,10 @@ async def test_nothing_hangs(
             assert cause is refusal
         # Whatever comes later fails at once with the same cause.
         for later in (
-            target.gen("later"), target.select("s", ["a"]), target.sync(), target.commit(),
+            target.gen("later"),
+            target.select("s", ["a"]),
+            target.sync(),
+            target.commit(),
         ):
             with pytest.raises(rr.ProgramError) as caught:
                 await later

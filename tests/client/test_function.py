@@ -23,10 +23,12 @@ async def ask(s: rr.State, question: str, extra: str = "") -> str:
 
 def test_what_is_no_program() -> None:
     with pytest.raises(TypeError, match="plain must be an `async def`"):
+
         @rr.function
         def plain(s: rr.State) -> None: ...
 
     with pytest.raises(TypeError, match="first parameter"):
+
         @rr.function
         async def empty() -> None: ...
 
@@ -105,9 +107,7 @@ async def test_map_order(transport: ScriptedTransport, ordered: bool) -> None:
 async def test_map_errors(transport: ScriptedTransport) -> None:
     slow_first(transport)
     rows = ["0", "bad", "2", ("too", "many", "arguments")]
-    results = [
-        r async for r in ask.map(rows, ordered=True, on_error="return", transport=transport)
-    ]
+    results = [r async for r in ask.map(rows, ordered=True, on_error="return", transport=transport)]
     assert [r.value for r in results] == ["<0>", None, "<2>", None]
     assert isinstance(results[1].error, rr.ProgramError)
     assert isinstance(results[3].error, TypeError)

@@ -20,7 +20,9 @@ async def test_operations_run_in_order(state: State, transport: ScriptedTranspor
     await state.sync()
     assert state.text() == "a one b two c three"
     assert [transport.prompt(r) for r in transport.requests] == [
-        "a", "a one b", "a one b two c",
+        "a",
+        "a one b",
+        "a one b two c",
     ]
 
 
@@ -83,8 +85,12 @@ async def test_text_merges_until_a_request_needs_it(
     ],
 )
 async def test_tokens_after_a_stop_string(
-    state: State, transport: ScriptedTransport, output: str, stop: str,
-    kept: list[str] | None, tail: str | None,
+    state: State,
+    transport: ScriptedTransport,
+    output: str,
+    stop: str,
+    kept: list[str] | None,
+    tail: str | None,
 ) -> None:
     transport.reply = output
     state += "Q:"

@@ -84,7 +84,7 @@ async def test_a_run_seed_differs_in_each_branch(transport: ScriptedTransport) -
     await program.run(seed=7, transport=transport)
     seeds = [request.sampling.seed for request in transport.generations]
     await program.run(seed=7, transport=transport)
-    again = [request.sampling.seed for request in transport.generations[len(seeds):]]
+    again = [request.sampling.seed for request in transport.generations[len(seeds) :]]
     assert seeds == again
     assert seeds[0] == 7
     assert seeds.count(5) == 2

@@ -12,7 +12,11 @@ async def test_reading_before_it_is_ready(state: State) -> None:
     x = state["x"]
     assert not x.ready
     for read in (
-        lambda: str(x), lambda: f"{x}", lambda: x == " ok", lambda: x.value, lambda: x.text,
+        lambda: str(x),
+        lambda: f"{x}",
+        lambda: x == " ok",
+        lambda: x.value,
+        lambda: x.text,
         lambda: bool(x),
     ):
         with pytest.raises(rr.NotReadyError, match="'x'"):

@@ -39,7 +39,6 @@ def make_engine() -> Callable[..., EngineDriver]:
         loaded = _loaded()
         torch.manual_seed(0)
 
-
         return EngineDriver(
             Engine(
                 loaded._model,

@@ -25,7 +25,9 @@ class EngineDriver:
     ) -> GenerateRequest:
         self._next += 1
         return GenerateRequest(
-            request_id=f"r{self._next}", prompt_ids=prompt_ids, sampling=sampling,
+            request_id=f"r{self._next}",
+            prompt_ids=prompt_ids,
+            sampling=sampling,
             cache_salt=cache_salt,
         )
 
@@ -81,7 +83,10 @@ def join(deltas: list[Delta]) -> Completion:
     assert last.finish_reason is not None and last.usage is not None
     assert last.usage.completion == len(token_ids)
     return Completion(
-        request_id=last.request_id, token_ids=token_ids,
-        text="".join(delta.text for delta in deltas), finish_reason=last.finish_reason,
-        stop_reason=last.stop_reason, usage=last.usage,
+        request_id=last.request_id,
+        token_ids=token_ids,
+        text="".join(delta.text for delta in deltas),
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+        usage=last.usage,
     )

@@ -47,7 +47,8 @@ def prompts(hf_tokenizer: Any) -> list[list[int]]:
         hf_tokenizer(
             hf_tokenizer.apply_chat_template(
                 [{"role": role, "content": content} for role, content in chat],
-                tokenize=False, add_generation_prompt=True,
+                tokenize=False,
+                add_generation_prompt=True,
             ),
             add_special_tokens=False,
         )["input_ids"]
@@ -66,8 +67,10 @@ def expected(hf_model: Any, prompts: list[list[int]]) -> list[list[int]]:
     for prompt in prompts:
         with torch.inference_mode():
             out = hf_model.generate(
-                torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)),
-                max_new_tokens=GREEDY.max_tokens, do_sample=False,
+                torch.tensor([prompt]),
+                attention_mask=torch.ones(1, len(prompt)),
+                max_new_tokens=GREEDY.max_tokens,
+                do_sample=False,
             )
         found.append(out[0, len(prompt) :].tolist())
     return found

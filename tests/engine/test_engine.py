@@ -113,14 +113,17 @@ def test_a_constraint_is_met_at_any_temperature(driver: EngineDriver, count: lis
     engine = driver.engine
     compiler = ConstraintCompiler(
         TokenVocabulary(
-            engine.tokenizer.token_bytes, engine.info.eos_token_ids,
+            engine.tokenizer.token_bytes,
+            engine.info.eos_token_ids,
             vocab_size=engine.info.vocab_size,
         )
     )
     pattern = r"(yes|no|maybe), [0-9]{1,3} (cats|dögs)"
     compiled = compiler.compile(Constraint(regex=pattern))
-    params = [SamplingParams(temperature=t, seed=i, max_tokens=60)
-              for i, t in enumerate((0.0, 0.7, 1.0, 2.0, 5.0))]
+    params = [
+        SamplingParams(temperature=t, seed=i, max_tokens=60)
+        for i, t in enumerate((0.0, 0.7, 1.0, 2.0, 5.0))
+    ]
     outs = driver.generate([count] * 5, params, matchers=[compiled.matcher() for _ in params])
     for out in outs:
         assert out.finish_reason == "stop"
@@ -257,7 +260,8 @@ def test_emoji_are_never_split(driver: EngineDriver) -> None:
     engine = driver.engine
     compiler = ConstraintCompiler(
         TokenVocabulary(
-            engine.tokenizer.token_bytes, engine.info.eos_token_ids,
+            engine.tokenizer.token_bytes,
+            engine.info.eos_token_ids,
             vocab_size=engine.info.vocab_size,
         )
     )

@@ -91,9 +91,7 @@ def test_penalties_count_occurrences_and_presence(frequency: float, presence: fl
     for token in range(VOCAB):
         count = int((history == token).sum())
         want[token] -= frequency * count + presence * (count > 0)
-    params = SamplingParams(
-        temperature=0, frequency_penalty=frequency, presence_penalty=presence
-    )
+    params = SamplingParams(temperature=0, frequency_penalty=frequency, presence_penalty=presence)
     assert draw(params, 1, output_ids=history) == [int(want.argmax())]
     assert draw(params, 1) == [int(LOGITS.argmax())]  # nothing generated yet
 

@@ -32,9 +32,7 @@ class Case:
     def run(self, backend: AttentionBackend | None = None, layer: int = 1) -> torch.Tensor:
         backend = backend or CpuAttention()
         metadata = backend.prepare(self.query_lens, self.num_decode, self.context_slots)
-        return backend.forward(
-            layer, self.q, self.k, self.v, self.out_slots, self.pool, metadata
-        )
+        return backend.forward(layer, self.q, self.k, self.v, self.out_slots, self.pool, metadata)
 
     def expected(self) -> torch.Tensor:
         outs, start = [], 0
@@ -158,8 +156,15 @@ def test_a_result_hardly_depends_on_the_batch(dtype: torch.dtype) -> None:
     together = case.run()
     for i, slots in enumerate(case.context_slots):
         alone = Case(
-            np.ones(1, np.int32), 1, [slots], case.q[i : i + 1], case.k[i : i + 1],
-            case.v[i : i + 1], case.out_slots[i : i + 1], case.pool, [case.contexts[i]],
+            np.ones(1, np.int32),
+            1,
+            [slots],
+            case.q[i : i + 1],
+            case.k[i : i + 1],
+            case.v[i : i + 1],
+            case.out_slots[i : i + 1],
+            case.pool,
+            [case.contexts[i]],
         )
         tolerance = 1e-6 if dtype == torch.float32 else 1e-2
         assert (alone.run()[0] - together[i]).abs().max() <= tolerance

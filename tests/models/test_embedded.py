@@ -17,8 +17,12 @@ from radixray.models.embedded import embedded_model
 from radixray.models.resolve import resolve_model
 
 FILES = {
-    "config.json", "generation_config.json", "model.safetensors", "radixray.json",
-    "tokenizer.json", "tokenizer_config.json",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "radixray.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
 }
 
 
@@ -110,8 +114,17 @@ def test_chat_template(tokenizer: Any) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "Hello", " leading", "trailing  ", "\n\n\t x ", "👩‍👩‍👧 emoji 🎉", "日本語", "12 345",
-     "é\u0301"],
+    [
+        "",
+        "Hello",
+        " leading",
+        "trailing  ",
+        "\n\n\t x ",
+        "👩‍👩‍👧 emoji 🎉",
+        "日本語",
+        "12 345",
+        "é\u0301",
+    ],
 )
 def test_tokenizer_round_trip(tokenizer: Any, smollm2: Path, text: str) -> None:
     from tokenizers import Tokenizer
@@ -129,7 +142,9 @@ def test_every_digit_is_a_token(tokenizer: Any) -> None:
 def test_it_knows_the_capital_of_france(smollm2_reference: Any, tokenizer: Any) -> None:
     prompt = tokenizer.apply_chat_template(
         [{"role": "user", "content": "What is the capital of France?"}],
-        add_generation_prompt=True, return_tensors="pt", return_dict=False,
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=False,
     )
     output = smollm2_reference.generate(prompt, max_new_tokens=12, do_sample=False)
     answer = tokenizer.decode(output[0, prompt.shape[1] :])

@@ -17,8 +17,12 @@ from radixray.models.loader import load_model
 from radixray.models.rope import inverse_frequencies
 
 LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
 }
 
 
@@ -28,9 +32,16 @@ def save_tiny(folder: Path, **settings: Any) -> Any:
 
     torch.manual_seed(0)
     defaults = {
-        "vocab_size": 200, "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3,
-        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32,
-        "max_position_embeddings": 512, "tie_word_embeddings": False, "initializer_range": 0.2,
+        "vocab_size": 200,
+        "hidden_size": 96,
+        "intermediate_size": 160,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.2,
         "eos_token_id": [7, 9],
     }
     model = LlamaForCausalLM(LlamaConfig(**(defaults | settings))).eval()
@@ -138,12 +149,14 @@ def remove_shard(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "message"),
-    [(damage_json, "not valid JSON"), (damage_weights, "cannot read"),
-     (remove_weights, "no safetensors"), (remove_shard, "cannot read")],
+    [
+        (damage_json, "not valid JSON"),
+        (damage_weights, "cannot read"),
+        (remove_weights, "no safetensors"),
+        (remove_shard, "cannot read"),
+    ],
 )
-def test_damaged(
-    tiny: Path, tmp_path: Path, damage: Callable[[Path], None], message: str
-) -> None:
+def test_damaged(tiny: Path, tmp_path: Path, damage: Callable[[Path], None], message: str) -> None:
     damage(copy_with(tiny, tmp_path))
     with pytest.raises(UnsupportedModelError, match=message):
         load_model(tmp_path, torch.float32)

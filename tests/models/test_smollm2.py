@@ -64,8 +64,12 @@ def reference_greedy(smollm2_reference: Any, prompts: list[list[int]]) -> list[l
     for prompt in prompts:
         tokens = torch.tensor([prompt])
         output = smollm2_reference.generate(
-            tokens, attention_mask=torch.ones_like(tokens), do_sample=False,
-            min_new_tokens=16, max_new_tokens=16, suppress_tokens=[2],
+            tokens,
+            attention_mask=torch.ones_like(tokens),
+            do_sample=False,
+            min_new_tokens=16,
+            max_new_tokens=16,
+            suppress_tokens=[2],
         )
         outputs.append(output[0, len(prompt) :].tolist())
     return outputs

@@ -27,7 +27,12 @@ def waiting(
 
 
 def running(
-    name: str, length: int, computed: int, *, arrival: int = 0, pages: int | None = None,
+    name: str,
+    length: int,
+    computed: int,
+    *,
+    arrival: int = 0,
+    pages: int | None = None,
     **fields: Any,
 ) -> RequestView:
     held = computed if pages is None else pages
@@ -87,9 +92,7 @@ def test_followers_wait_for_their_leader() -> None:
     assert plan.admit == ["w1"]
     assert plan.follow == {"w2": "w1", "w3": "w1", "w4": "w1"}
     # The leader's prefix is in the cache: now they run.
-    ready = [
-        waiting(f"w{i}", 70, 60, tokens=tokens_of(*shared, *([100 + i] * 10))) for i in (2, 3)
-    ]
+    ready = [waiting(f"w{i}", 70, 60, tokens=tokens_of(*shared, *([100 + i] * 10))) for i in (2, 3)]
     lead = running("w1", 71, 70, tokens=tokens_of(*shared, *([101] * 10)))
     assert plan_batch(ready, [lead], 1000, LIMITS).admit == ["w2", "w3"]
 
@@ -126,7 +129,10 @@ def test_seats_are_limited() -> None:
 
 request_views = st.builds(
     lambda arrival, computed, rest, extra: (arrival, computed, rest, extra),
-    st.integers(0, 1000), st.integers(0, 60), st.integers(1, 60), st.integers(0, 30),
+    st.integers(0, 1000),
+    st.integers(0, 60),
+    st.integers(1, 60),
+    st.integers(0, 30),
 )
 
 
@@ -144,8 +150,13 @@ def test_plans_keep_their_limits(queued, live, available: int, page_size: int) -
         return -(-tokens // page_size)
 
     waits = [
-        waiting(f"w{a}", c // page_size * page_size + r, c // page_size * page_size,
-                arrival=a, passed_over=e)
+        waiting(
+            f"w{a}",
+            c // page_size * page_size + r,
+            c // page_size * page_size,
+            arrival=a,
+            passed_over=e,
+        )
         for a, c, r, e in queued
     ]
     runs = [

@@ -86,7 +86,10 @@ def test_router_follows_a_real_cache(steps: list, lost_at: int) -> None:
             cache.evict(len(tokens))
         sequence += 1
         report = StepReport(
-            actor="actor", incarnation="i", sequence=sequence, events=cache.drain_events(),
+            actor="actor",
+            incarnation="i",
+            sequence=sequence,
+            events=cache.drain_events(),
             finished=[],
         )
         if number == lost_at:
@@ -100,8 +103,11 @@ def test_router_follows_a_real_cache(steps: list, lost_at: int) -> None:
 
 def report(actor: str, sequence: int, incarnation: str = "1", **kwargs: list) -> StepReport:
     return StepReport(
-        actor=actor, incarnation=incarnation, sequence=sequence,
-        events=kwargs.get("events", []), finished=kwargs.get("finished", []),
+        actor=actor,
+        incarnation=incarnation,
+        sequence=sequence,
+        events=kwargs.get("events", []),
+        finished=kwargs.get("finished", []),
     )
 
 
@@ -158,9 +164,7 @@ def test_a_restarted_actor_is_credited_nothing() -> None:
 def test_a_snapshot_older_than_the_news_is_not_enough() -> None:
     router = Router(["a"])
     assert not router.report(report("a", 7))
-    assert not router.restore(
-        CacheSnapshot(actor="a", incarnation="1", sequence=6, events=[])
-    )
+    assert not router.restore(CacheSnapshot(actor="a", incarnation="1", sequence=6, events=[]))
     assert router.restore(CacheSnapshot(actor="a", incarnation="1", sequence=7, events=[]))
     assert router.report(report("a", 7))  # late: no news
     assert router.report(report("a", 8))
@@ -168,9 +172,11 @@ def test_a_snapshot_older_than_the_news_is_not_enough() -> None:
 
 def test_leaves_of_a_snapshot_count_their_shared_part_once() -> None:
     router = Router(["a"])
-    router.restore(CacheSnapshot(
-        actor="a", incarnation="1", sequence=0, events=[insert([1, 2, 3]), insert([1, 2, 4])]
-    ))
+    router.restore(
+        CacheSnapshot(
+            actor="a", incarnation="1", sequence=0, events=[insert([1, 2, 3]), insert([1, 2, 4])]
+        )
+    )
     evict = CacheEvent(kind="evict", tokens=array([1, 2, 3]).tobytes(), start=2)
     assert router.report(report("a", 1, events=[evict]))
     assert router.matches("", array([1, 2, 3])) == {"a": 2}

@@ -22,9 +22,14 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("route", "prompt"), [
-    ("completions", {"prompt": ["a", "b"]}), ("chat/completions", CHAT),
-], ids=["text", "chat"])
+@pytest.mark.parametrize(
+    ("route", "prompt"),
+    [
+        ("completions", {"prompt": ["a", "b"]}),
+        ("chat/completions", CHAT),
+    ],
+    ids=["text", "chat"],
+)
 @pytest.mark.parametrize("hang_after", [0, 2])
 async def test_hanging_up_aborts(
     url: str, transport: FakeTransport, stream: bool, route: str, prompt: dict, hang_after: int
@@ -109,8 +114,13 @@ async def test_server_cancelling_the_request_aborts(transport: FakeTransport) ->
     async def send(_: object) -> None:
         raise AssertionError("nothing to send")
 
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [],
-             "query_string": b""}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/completions",
+        "headers": [],
+        "query_string": b"",
+    }
     call = asyncio.create_task(app(scope, receive, send))
     await until(lambda: len(transport.live) == 2)
     call.cancel()

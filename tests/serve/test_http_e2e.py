@@ -56,8 +56,18 @@ def start_server() -> Server:
     env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     process = subprocess.Popen(
         [
-            sys.executable, "-m", "radixray.cli", "serve", "--port", str(port),
-            "--dtype", "float32", "--max-total-tokens", "8192", "--max-num-seqs", "8",
+            sys.executable,
+            "-m",
+            "radixray.cli",
+            "serve",
+            "--port",
+            str(port),
+            "--dtype",
+            "float32",
+            "--max-total-tokens",
+            "8192",
+            "--max-num-seqs",
+            "8",
         ],
         env=env | {"RADIXRAY_API_KEY": API_KEY},
         stdout=subprocess.PIPE,
@@ -142,9 +152,7 @@ async def test_chat_and_its_stream_agree(real: openai.AsyncOpenAI) -> None:
     )
     chunks = [chunk async for chunk in stream]
     assert chunks[0].choices[0].delta.role == "assistant"
-    text = "".join(
-        chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices
-    )
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == whole.choices[0].message.content
     assert chunks[-1].choices == []
     assert chunks[-1].usage is not None

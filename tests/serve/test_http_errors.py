@@ -86,9 +86,11 @@ async def test_mid_stream_is_an_event(
     route: str,
 ) -> None:
     transport.error, transport.fail_after = error, 2
-    prompt = {"prompt": "x"} if route == "completions" else {
-        "messages": [{"role": "user", "content": "x"}]
-    }
+    prompt = (
+        {"prompt": "x"}
+        if route == "completions"
+        else {"messages": [{"role": "user", "content": "x"}]}
+    )
     body = {"model": MODEL, "stream": True, "n": 2, **prompt}
     async with http.post(f"/v1/{route}", json=body) as response:
         assert response.status == 200
@@ -107,9 +109,7 @@ async def test_openai_client_raises_on_mid_stream_error(
     transport.error, transport.fail_after = EngineDiedError("the model actor died"), 2
     text = ""
     with pytest.raises(openai.APIError, match="the model actor died"):
-        async for chunk in await client.completions.create(
-            model=MODEL, prompt="x", stream=True
-        ):
+        async for chunk in await client.completions.create(model=MODEL, prompt="x", stream=True):
             text += chunk.choices[0].text
     assert text == "".join(transport.words[:2])
 
@@ -217,7 +217,9 @@ async def test_api_key(serve: Serve, transport: FakeTransport) -> None:
             {"Authorization": "sécret"},
         ):
             for method, path in (
-                ("GET", "/v1/models"), ("POST", "/v1/completions"), ("GET", "/other"),
+                ("GET", "/v1/models"),
+                ("POST", "/v1/completions"),
+                ("GET", "/other"),
             ):
                 async with http.request(method, path, headers=headers) as response:
                     assert response.status == 401, (headers, path)
@@ -245,7 +247,10 @@ async def test_health(http: aiohttp.ClientSession, transport: FakeTransport) -> 
             "reason": None,
             "actors": {
                 "default/model-0": {
-                    "running": 1, "waiting": 2, "pages_free": 30, "pages_total": 40,
+                    "running": 1,
+                    "waiting": 2,
+                    "pages_free": 30,
+                    "pages_total": 40,
                     "heartbeat_age_s": 0.5,
                 }
             },

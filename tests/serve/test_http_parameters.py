@@ -36,12 +36,26 @@ async def test_sampling_reaches_the_engine(
     http: aiohttp.ClientSession, transport: FakeTransport, route: str
 ) -> None:
     given = {
-        "max_tokens": 5, "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.1, "seed": 3,
-        "frequency_penalty": 0.25, "presence_penalty": -0.25, "ignore_eos": True,
+        "max_tokens": 5,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 40,
+        "min_p": 0.1,
+        "seed": 3,
+        "frequency_penalty": 0.25,
+        "presence_penalty": -0.25,
+        "ignore_eos": True,
     }
-    body = ROUTES[route] | given | {
-        "stop": ["a", "b"], "stop_token_ids": [5, 6], "cache_salt": "mine", "regex": "[a-z]+",
-    }
+    body = (
+        ROUTES[route]
+        | given
+        | {
+            "stop": ["a", "b"],
+            "stop_token_ids": [5, 6],
+            "cache_salt": "mine",
+            "regex": "[a-z]+",
+        }
+    )
     async with http.post(route, json=body) as response:
         assert response.status == 200, await response.text()
     [request] = transport.requests
@@ -55,8 +69,21 @@ async def test_defaults_and_nulls(
     http: aiohttp.ClientSession, transport: FakeTransport, route: str
 ) -> None:
     nulls = dict.fromkeys(
-        ("max_tokens", "temperature", "top_p", "n", "seed", "stop", "stream", "stream_options",
-         "logprobs", "logit_bias", "frequency_penalty", "presence_penalty", "user")
+        (
+            "max_tokens",
+            "temperature",
+            "top_p",
+            "n",
+            "seed",
+            "stop",
+            "stream",
+            "stream_options",
+            "logprobs",
+            "logit_bias",
+            "frequency_penalty",
+            "presence_penalty",
+            "user",
+        )
     )
     for body in (ROUTES[route], ROUTES[route] | nulls):
         async with http.post(route, json=body) as response:
@@ -253,10 +280,12 @@ async def test_too_long(http: aiohttp.ClientSession, transport: FakeTransport) -
     long = "nearly " * INFO.context_length
     for route, body, param in (
         ("/v1/completions", TEXT | {"prompt": long}, "prompt"),
-        ("/v1/chat/completions", CHAT | {"messages": [{"role": "user", "content": long}]},
-         "messages"),
-        ("/v1/chat/completions", CHAT | {"max_completion_tokens": 2048},
-         "max_completion_tokens"),
+        (
+            "/v1/chat/completions",
+            CHAT | {"messages": [{"role": "user", "content": long}]},
+            "messages",
+        ),
+        ("/v1/chat/completions", CHAT | {"max_completion_tokens": 2048}, "max_completion_tokens"),
     ):
         async with http.post(route, json=body) as response:
             error = (await response.json())["error"]

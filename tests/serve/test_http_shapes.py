@@ -134,8 +134,10 @@ async def test_chat_messages_reach_the_template(
     await client.chat.completions.create(
         model=MODEL,
         messages=[
-            {"role": "developer", "content": [{"type": "text", "text": "Be "},
-                                              {"type": "text", "text": "brief."}]},
+            {
+                "role": "developer",
+                "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}],
+            },
             {"role": "user", "content": "Hi", "name": "Ada"},
             {"role": "assistant", "content": None, "refusal": None},
             {"role": "tool", "content": "42", "tool_call_id": "call_1"},
@@ -159,8 +161,10 @@ async def test_parts_equal_the_joined_string(
     client: openai.AsyncOpenAI, transport: FakeTransport
 ) -> None:
     parts: list[ChatCompletionMessageParam] = [
-        {"role": "user", "content": [{"type": "text", "text": "Hel"},
-                                     {"type": "text", "text": "lo!"}]}
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo!"}],
+        }
     ]
     for messages in (HELLO, parts):
         await client.chat.completions.create(model=MODEL, messages=messages)
@@ -171,9 +175,7 @@ async def test_completion_stream(client: openai.AsyncOpenAI, transport: FakeTran
     whole = await client.completions.create(model=MODEL, prompt="x", n=2)
     texts = {0: "", 1: ""}
     reasons = {}
-    async for chunk in await client.completions.create(
-        model=MODEL, prompt="x", n=2, stream=True
-    ):
+    async for chunk in await client.completions.create(model=MODEL, prompt="x", n=2, stream=True):
         assert chunk.object == "text_completion"
         assert chunk.usage is None
         for choice in chunk.choices:

@@ -33,9 +33,11 @@ TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"é": ["<
 def test_smollm2_equals_transformers(
     tokenizer: Tokenizer, oracle: Any, name: str, prompt: bool
 ) -> None:
-    expected = oracle.apply_chat_template(
-        CHATS[name], tokenize=False, add_generation_prompt=prompt
-    ) if CHATS[name] else tokenizer.chat_template.render([], prompt)
+    expected = (
+        oracle.apply_chat_template(CHATS[name], tokenize=False, add_generation_prompt=prompt)
+        if CHATS[name]
+        else tokenizer.chat_template.render([], prompt)
+    )
     assert tokenizer.chat_template.render(CHATS[name], prompt) == expected
 
 

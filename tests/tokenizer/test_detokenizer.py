@@ -10,7 +10,11 @@ from radixray.tokenizer.tokenizer import Tokenizer
 
 TEXTS = [
     "👩‍👩‍👧‍👦 family",
-    "日本語テキスト", "e\u0301a\u0308 né", "a\ufffdb", "plain <|im_end|> text", "",
+    "日本語テキスト",
+    "e\u0301a\u0308 né",
+    "a\ufffdb",
+    "plain <|im_end|> text",
+    "",
 ]
 
 
@@ -70,7 +74,8 @@ def test_pieces(name: str) -> None:
     tokenizer = load(pieces(PIECE_DECODERS[name]))
     size = tokenizer.vocab_size
     interesting = st.one_of(
-        st.integers(0, size), st.integers(size - 8, size - 1),
+        st.integers(0, size),
+        st.integers(size - 8, size - 1),
         st.sampled_from([2 + b for b in "😀é".encode()]),
     )
 

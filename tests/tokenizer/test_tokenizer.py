@@ -15,16 +15,50 @@ from radixray.protocol import TokenizerFiles
 from radixray.tokenizer.tokenizer import Tokenizer, read_tokenizer_files
 
 TEXTS = [
-    "", " ", "Hello, world!", "I'll\tgo\n\n  home 1234", "naïve café", "日本語のテキスト。",
-    "👩‍👩‍👧 ok", "e\u0301", "<|im_start|>user\nhi<|im_end|>\n", "\x00\x1f", "Ġ", "a" * 500,
+    "",
+    " ",
+    "Hello, world!",
+    "I'll\tgo\n\n  home 1234",
+    "naïve café",
+    "日本語のテキスト。",
+    "👩‍👩‍👧 ok",
+    "e\u0301",
+    "<|im_start|>user\nhi<|im_end|>\n",
+    "\x00\x1f",
+    "Ġ",
+    "a" * 500,
 ]
 MORE = st.one_of(
     st.text(max_size=12),
     st.lists(
-        st.sampled_from([
-            "I", "'", "l", "ll", " ", "  ", "\n", "a", "1", "23", "。", "<", "|", "im_", "end|>",
-            "<|im_end|>", "<|im_start|>", "<repo", "name>", "é", "日", "!", "_", "e\u0301",
-        ]),
+        st.sampled_from(
+            [
+                "I",
+                "'",
+                "l",
+                "ll",
+                " ",
+                "  ",
+                "\n",
+                "a",
+                "1",
+                "23",
+                "。",
+                "<",
+                "|",
+                "im_",
+                "end|>",
+                "<|im_end|>",
+                "<|im_start|>",
+                "<repo",
+                "name>",
+                "é",
+                "日",
+                "!",
+                "_",
+                "e\u0301",
+            ]
+        ),
         max_size=8,
     ).map("".join),
 )
@@ -145,7 +179,8 @@ def test_split_stable_shares_what_it_can(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize(
-    "backend", [pieces(PIECE_DECODERS["llama"]), byte_level(add_prefix_space=True)],
+    "backend",
+    [pieces(PIECE_DECODERS["llama"]), byte_level(add_prefix_space=True)],
     ids=["pieces", "prefix space"],
 )
 def test_split_stable_without_guarantee_holds_everything(backend: Any) -> None:

@@ -12,13 +12,21 @@ from radixray.tokenizer.tokenizer import Tokenizer
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 WORDS = ["▁", "a", "b", "▁a", "ab", "▁▁", "é", "日"]
-LLAMA = decoders.Sequence([
-    decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-    decoders.Strip(" ", 1, 0),
-])
-GEMMA = decoders.Sequence([
-    decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-])
+LLAMA = decoders.Sequence(
+    [
+        decoders.Replace("▁", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    ]
+)
+GEMMA = decoders.Sequence(
+    [
+        decoders.Replace("▁", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+    ]
+)
 PIECE_DECODERS = {
     "llama": LLAMA,
     "gemma": GEMMA,
@@ -44,11 +52,14 @@ def byte_level(normalizer: object | None = None, *, add_prefix_space: bool = Fal
         backend.normalizer = normalizer
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([
-        AddedToken("<sep>", special=True), AddedToken("<sep>>", special=True),
-        AddedToken("<eat>", special=True, rstrip=True),
-        AddedToken("<left>", special=True, lstrip=True),
-    ])
+    backend.add_special_tokens(
+        [
+            AddedToken("<sep>", special=True),
+            AddedToken("<sep>>", special=True),
+            AddedToken("<eat>", special=True, rstrip=True),
+            AddedToken("<left>", special=True, lstrip=True),
+        ]
+    )
     backend.add_tokens(["  "])
     return backend
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
 
+from radixray.checks import check_int
 from radixray.errors import InvalidRequestError
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -21,13 +21,6 @@ Dtype = Literal["bfloat16", "float32"]
 def home() -> Path:
     """The folder for caches: `$RADIXRAY_HOME`, by default ``~/.cache/radixray``."""
     return Path(os.environ.get("RADIXRAY_HOME") or Path.home() / ".cache" / "radixray")
-
-
-def _check_positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequestError(f"{name} must be an integer, not {value!r}", param=name)
-    if not 1 <= value < math.inf:
-        raise InvalidRequestError(f"{name} must be at least 1, not {value}", param=name)
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,10 +61,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not isinstance(self.model, str) or not self.model:
             raise InvalidRequestError("model must be a non-empty string", param="model")
         for name in ("page_size", "chunked_prefill_size", "max_num_seqs", "max_queued_requests"):
-            _check_positive(name, getattr(self, name))
+            check_int(name, getattr(self, name), 1)
         for name in ("max_total_tokens", "context_length", "cpu_threads"):
             if getattr(self, name) is not None:
-                _check_positive(name, getattr(self, name))
+                check_int(name, getattr(self, name), 1)
 
 
 class DeploymentConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +81,7 @@ class DeploymentConfig(msgspec.Struct, frozen=True, kw_only=True):
     name: str = "default"
 
     def __post_init__(self) -> None:
-        _check_positive("model_actors", self.model_actors)
+        check_int("model_actors", self.model_actors, 1)
         if not isinstance(self.name, str) or not self.name:
             raise InvalidRequestError("name must be a non-empty string", param="name")
 

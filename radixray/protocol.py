@@ -6,11 +6,11 @@ not text (`design.md`: tokenise once, at the edge).
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
 
+from radixray.checks import check_int, check_number, check_sequence
 from radixray.errors import (
     WIRE_ERRORS,
     ContextLengthError,
@@ -70,29 +70,29 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     def validate(self) -> None:
         """Raises InvalidRequestError, naming the parameter and its limit."""
         if self.max_tokens is not None:
-            _check_int("max_tokens", self.max_tokens, 0)
-        _check_number("temperature", self.temperature, 0.0, 100.0)
-        _check_int("top_k", self.top_k, -1)
+            check_int("max_tokens", self.max_tokens, 0)
+        check_number("temperature", self.temperature, 0.0, 100.0)
+        check_int("top_k", self.top_k, -1)
         if self.top_k == 0:
             raise InvalidRequestError("top_k must be -1 (off) or at least 1, not 0", param="top_k")
-        _check_number("top_p", self.top_p, 0.0, 1.0)
+        check_number("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0:
             raise InvalidRequestError("top_p must be above 0 and at most 1, not 0", param="top_p")
-        _check_number("min_p", self.min_p, 0.0, 1.0)
-        _check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        check_number("min_p", self.min_p, 0.0, 1.0)
+        check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
         if self.seed is not None:
-            _check_int("seed", self.seed, 0, MAX_SEED)
-        _check_sequence("stop", self.stop, MAX_STOP_STRINGS)
+            check_int("seed", self.seed, 0, MAX_SEED)
+        check_sequence("stop", self.stop, MAX_STOP_STRINGS)
         for stop in self.stop:
             if not isinstance(stop, str) or not 1 <= len(stop) <= MAX_STOP_LENGTH:
                 raise InvalidRequestError(
                     f"stop must hold strings of 1 to {MAX_STOP_LENGTH} characters, not {stop!r}",
                     param="stop",
                 )
-        _check_sequence("stop_token_ids", self.stop_token_ids, MAX_STOP_STRINGS)
+        check_sequence("stop_token_ids", self.stop_token_ids, MAX_STOP_STRINGS)
         for token in self.stop_token_ids:
-            _check_int("stop_token_ids", token, 0)
+            check_int("stop_token_ids", token, 0)
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequestError(
                 f"ignore_eos must be true or false, not {self.ignore_eos!r}", param="ignore_eos"
@@ -412,34 +412,6 @@ def sampling_from(params: dict[str, Any]) -> SamplingParams:
     sampling = SamplingParams(**given)
     sampling.validate()
     return sampling
-
-
-def _check_int(name: str, value: object, low: int, high: int | None = None) -> None:
-    limit = f"at least {low}" if high is None else f"from {low} to {high}"
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequestError(f"{name} must be an integer {limit}, not {value!r}", param=name)
-    if value < low or (high is not None and value > high):
-        raise InvalidRequestError(f"{name} must be {limit}, not {value}", param=name)
-
-
-def _check_number(name: str, value: object, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRequestError(
-            f"{name} must be a number from {low:g} to {high:g}, not {value!r}", param=name
-        )
-    if not math.isfinite(value) or not low <= value <= high:
-        raise InvalidRequestError(
-            f"{name} must be from {low:g} to {high:g}, not {value}", param=name
-        )
-
-
-def _check_sequence(name: str, value: object, most: int) -> None:
-    if not isinstance(value, tuple | list):
-        raise InvalidRequestError(f"{name} must be a list, not {value!r}", param=name)
-    if len(value) > most:
-        raise InvalidRequestError(
-            f"{name} must hold at most {most} items, not {len(value)}", param=name
-        )
 
 
 def _check_token_range(name: str, token_ids: list[int], info: ModelInfo) -> None:

@@ -15,6 +15,7 @@ LAYER = {
     "errors": 0,
     "config": 0,
     "protocol": 0,
+    "checks": 0,
     "cache": 1,
     "scheduler": 1,
     "fsm": 1,

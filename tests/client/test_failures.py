@@ -166,7 +166,7 @@ async def test_cancelling_a_program_aborts_its_requests(transport: ScriptedTrans
 
     transport.reply = lambda request: asyncio.sleep(60 if request.sampling.max_tokens else 0, "x")
     task = asyncio.create_task(program.run(transport=transport))
-    while transport.live < 4:  # noqa: ASYNC110  (the script has no event for it)
+    while transport.live < 4:
         await asyncio.sleep(0.001)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

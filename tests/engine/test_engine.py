@@ -93,7 +93,9 @@ def test_seeded_sampling_depends_on_seed_and_position_only(make_engine: Any) -> 
         SamplingParams(temperature=0.8, seed=8, top_p=0.9, max_tokens=24),
         SamplingParams(temperature=1.2, seed=9, top_k=20, min_p=0.02, max_tokens=24),
     ]
-    alone = [driver.one(p, s, cache_salt="a").token_ids for p, s in zip(prompts, params)]
+    alone = [
+        driver.one(p, s, cache_salt="a").token_ids for p, s in zip(prompts, params, strict=True)
+    ]
     for salt in ("b", "b"):  # in a batch, cold and warm
         batch = driver.generate(prompts, params, cache_salt=salt)
         assert [c.token_ids for c in batch] == alone

@@ -106,7 +106,7 @@ def test_a_row_does_not_depend_on_its_batch() -> None:
 
 def test_uniform_numbers_are_uniform_and_keyed() -> None:
     numbers = np.array([uniform(seed, position) for seed in range(50) for position in range(200)])
-    assert 0 <= numbers.min() and numbers.max() < 1
+    assert numbers.min() >= 0 and numbers.max() < 1
     assert len(np.unique(numbers)) == len(numbers)
     counts, _ = np.histogram(numbers, bins=20, range=(0, 1))
     assert ((counts - 500) ** 2 / 500).sum() < 19 + 5 * np.sqrt(38)

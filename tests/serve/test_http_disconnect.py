@@ -17,7 +17,7 @@ CHAT = {"messages": [{"role": "user", "content": "x"}]}
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(2):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.005)
 
 

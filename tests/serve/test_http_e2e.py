@@ -117,7 +117,7 @@ async def actors(server: Server) -> dict[str, dict[str, Any]]:
 
 async def until(condition: Callable[[], Awaitable[bool]], within: float = 20) -> None:
     async with asyncio.timeout(within):
-        while not await condition():  # noqa: ASYNC110
+        while not await condition():
             await asyncio.sleep(0.05)
 
 

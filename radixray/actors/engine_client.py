@@ -23,16 +23,8 @@ from radixray.actors.wire import (
 )
 from radixray.config import DeploymentConfig
 from radixray.errors import AbortedError, EngineDiedError
-from radixray.protocol import (
-    Delta,
-    EngineStats,
-    GenerateRequest,
-    ModelInfo,
-    Placement,
-    Request,
-    ScoreRequest,
-    ScoreResult,
-)
+from radixray.protocol import Delta, GenerateRequest, ModelInfo, Request, ScoreRequest, ScoreResult
+from radixray.reports import EngineStats, Placement
 from radixray.tokenizer.tokenizer import Tokenizer
 
 STATS_TIMEOUT_S = 10.0

@@ -18,14 +18,8 @@ from radixray.actors.handles import actor_handle
 from radixray.actors.wire import ServedModel, decode_requests, encode
 from radixray.config import EngineConfig
 from radixray.errors import EngineDiedError, InvalidRequestError, RadixRayError
-from radixray.protocol import (
-    CacheSnapshot,
-    Delta,
-    ErrorInfo,
-    GenerateRequest,
-    Request,
-    StepReport,
-)
+from radixray.protocol import Delta, ErrorInfo, GenerateRequest, Request
+from radixray.reports import CacheSnapshot, StepReport
 
 if TYPE_CHECKING:
     from radixray.engine.engine import Engine, StepOutput

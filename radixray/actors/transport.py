@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from radixray.protocol import (
-    Delta,
-    EngineStats,
-    GenerateRequest,
-    ModelInfo,
-    ScoreRequest,
-    ScoreResult,
-)
+from radixray.protocol import Delta, GenerateRequest, ModelInfo, ScoreRequest, ScoreResult
+from radixray.reports import EngineStats
 from radixray.tokenizer.tokenizer import Tokenizer
 
 

@@ -7,15 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from radixray.protocol import (
-    CacheSnapshot,
-    Delta,
-    ModelInfo,
-    Placement,
-    Request,
-    StepReport,
-    TokenizerFiles,
-)
+from radixray.protocol import Delta, ModelInfo, Request, TokenizerFiles
+from radixray.reports import CacheSnapshot, Placement, StepReport
 
 
 class PlaceRequest(msgspec.Struct, frozen=True, array_like=True):

@@ -12,7 +12,7 @@ import numpy as np
 
 from radixray.cache.page_pool import FREE, TREE, PagePool
 from radixray.cache.radix_tree import PageArray, Peek, RadixNode, RadixTree, TokenArray
-from radixray.protocol import CacheEvent
+from radixray.reports import CacheEvent
 
 
 class Lease:

@@ -11,7 +11,7 @@ from radixray.actors.deployment import attach as attach_deployment
 from radixray.actors.engine_client import EngineClient
 from radixray.config import DEFAULT_MODEL, DeploymentConfig, Dtype, EngineConfig
 from radixray.errors import InvalidRequestError, NotInitializedError
-from radixray.protocol import EngineStats
+from radixray.reports import EngineStats
 
 
 class Runtime:

@@ -23,15 +23,8 @@ from radixray.fsm.matcher import Matcher
 from radixray.kernels.kv_pool import KVPool
 from radixray.models.batch import ForwardBatch
 from radixray.models.llama import LlamaModel
-from radixray.protocol import (
-    MAX_SEED,
-    CacheEvent,
-    Delta,
-    EngineStats,
-    GenerateRequest,
-    ModelInfo,
-    Request,
-)
+from radixray.protocol import MAX_SEED, Delta, GenerateRequest, ModelInfo, Request
+from radixray.reports import CacheEvent, EngineStats
 from radixray.scheduler.plan import BatchLimits, BatchPlan, plan_batch
 from radixray.tokenizer.tokenizer import Tokenizer
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from radixray.engine.engine import Engine, StepOutput
 from radixray.errors import EngineError, RadixRayError
 from radixray.fsm.matcher import Matcher
-from radixray.protocol import Delta, EngineStats, ErrorInfo, Request
+from radixray.protocol import Delta, ErrorInfo, Request
+from radixray.reports import EngineStats
 
 IDLE_WAKE_S = 1.0
 """An idle engine still shows its heartbeat this often."""

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from radixray.cache.radix_tree import TokenArray
-from radixray.protocol import CacheEvent, CacheSnapshot, Placement, StepReport
+from radixray.reports import CacheEvent, CacheSnapshot, Placement, StepReport
 from radixray.scheduler.index import PrefixIndex, token_array
 from radixray.scheduler.routing import ActorLoad, place
 

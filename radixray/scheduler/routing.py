@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from radixray.protocol import Placement
+from radixray.reports import Placement
 
 ACTIVE_REQUEST_COST = 16
 """Prefill tokens that a request under way is taken to cost a newcomer."""

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from radixray.errors import RadixRayError
-from radixray.protocol import EngineStats
+from radixray.reports import EngineStats
 from radixray.serve.answer import json_response
 from radixray.serve.connection import Connection
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 import pytest
 
 import radixray as rr
-from radixray.protocol import EngineStats
+from radixray.reports import EngineStats
 
 ACTORS = ("default/model-0", "default/model-1")
 

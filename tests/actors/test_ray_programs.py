@@ -10,7 +10,7 @@ import pytest
 import ray
 
 import radixray as rr
-from radixray.protocol import EngineStats
+from radixray.reports import EngineStats
 
 NOTES = (
     "Notes of the harbour council. The mole will be repaired before the autumn storms. The fish "

@@ -7,15 +7,8 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
-from radixray.protocol import (
-    Delta,
-    EngineStats,
-    GenerateRequest,
-    ModelInfo,
-    ScoreRequest,
-    ScoreResult,
-    Usage,
-)
+from radixray.protocol import Delta, GenerateRequest, ModelInfo, ScoreRequest, ScoreResult, Usage
+from radixray.reports import EngineStats
 from radixray.tokenizer.detokenizer import IncrementalDetokenizer
 from radixray.tokenizer.stop import StopStrings
 from radixray.tokenizer.tokenizer import Tokenizer

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixray.cache.prefix_cache import PrefixCache
-from radixray.protocol import CacheEvent, CacheSnapshot, StepReport
+from radixray.reports import CacheEvent, CacheSnapshot, StepReport
 from radixray.scheduler.index import PrefixIndex
 from radixray.scheduler.router import Router
 from radixray.scheduler.routing import ActorLoad, place

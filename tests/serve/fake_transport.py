@@ -6,15 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from radixray.errors import RadixRayError
-from radixray.protocol import (
-    Delta,
-    EngineStats,
-    GenerateRequest,
-    ModelInfo,
-    ScoreRequest,
-    ScoreResult,
-    Usage,
-)
+from radixray.protocol import Delta, GenerateRequest, ModelInfo, ScoreRequest, ScoreResult, Usage
+from radixray.reports import EngineStats
 from radixray.tokenizer.tokenizer import Tokenizer
 
 INFO = ModelInfo(

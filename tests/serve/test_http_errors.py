@@ -22,7 +22,7 @@ from radixray.errors import (
     OverloadedError,
     RadixRayError,
 )
-from radixray.protocol import EngineStats
+from radixray.reports import EngineStats
 from radixray.serve.app import build_app
 from radixray.serve.parse import MAX_BODY_BYTES
 

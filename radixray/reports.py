@@ -1,0 +1,91 @@
+"""What model actors report of their caches and counters, and the placements made from it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the scheduler actor sends a request, and why.
+
+    Attributes:
+        actor: Ray name of the model actor.
+        matched: prompt tokens that actor is believed to hold.
+        reason: ``prefix`` (holds the longest prefix), ``load`` (least loaded) or ``only``.
+    """
+
+    actor: str
+    matched: int
+    reason: str
+
+
+class CacheEvent(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A change of one radix tree.
+
+    Attributes:
+        kind: ``insert``, ``evict`` or ``clear``.
+        namespace: of the tree (`radixray.cache.radix_tree`).
+        tokens: little-endian int32 token ids of the whole path from the root.
+        start: tokens before `start` are still held; those from `start` on came or went.
+    """
+
+    kind: str
+    namespace: str = ""
+    tokens: bytes = b""
+    start: int = 0
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model actor tells the scheduler actor after steps that changed something.
+
+    Attributes:
+        actor: Ray name of the model actor.
+        incarnation: differs after each restart of the actor.
+        sequence: one more than the last report's; a gap asks for a snapshot.
+        events: changes of the radix tree, in order.
+        finished: ids of requests that ended.
+    """
+
+    actor: str
+    incarnation: str
+    sequence: int
+    events: list[CacheEvent]
+    finished: list[str]
+
+
+class CacheSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All that one model actor holds: an ``insert`` event for each leaf, as of `sequence`."""
+
+    actor: str
+    incarnation: str
+    sequence: int
+    events: list[CacheEvent]
+
+
+class EngineStats(msgspec.Struct, kw_only=True):
+    """Counters and gauges of one engine.
+
+    Attributes:
+        steps: engine steps run since start.
+        heartbeat_age_s: seconds since the engine thread last showed life.
+        running, waiting: requests now.
+        prefill_tokens: prompt tokens computed since start.
+        cached_tokens: prompt tokens of finished requests that were found in the cache instead.
+        generated_tokens: output tokens since start.
+        retractions: requests pushed back for want of pages.
+        pages_total, pages_free, pages_tree, pages_leased: the page ledger; the last three sum
+            to the first.
+    """
+
+    steps: int = 0
+    heartbeat_age_s: float = 0.0
+    running: int = 0
+    waiting: int = 0
+    prefill_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    retractions: int = 0
+    pages_total: int = 0
+    pages_free: int = 0
+    pages_tree: int = 0
+    pages_leased: int = 0

@@ -82,9 +82,18 @@ class EngineDiedError(RadixRayError):
 
 
 class OverloadedError(RadixRayError):
-    """The waiting queue is full."""
+    """The waiting queue is full.
+
+    Attributes:
+        retry_after_s: when room is to be expected, from the rate at which requests finish.
+    """
 
     retryable = True
+    retry_after_s: float = 1.0
+
+
+class DeadlineExceededError(RadixRayError):
+    """The request did not finish within its `timeout_s`."""
 
 
 class AbortedError(RadixRayError):
@@ -149,6 +158,7 @@ WIRE_ERRORS: dict[str, type[RadixRayError]] = {
         EngineError,
         EngineDiedError,
         OverloadedError,
+        DeadlineExceededError,
         AbortedError,
     )
 }

@@ -15,6 +15,7 @@ from radixray.errors import (
     WIRE_ERRORS,
     ContextLengthError,
     InvalidRequestError,
+    OverloadedError,
     RadixRayError,
 )
 
@@ -23,6 +24,9 @@ PROTOCOL_VERSION = 1
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024
 MAX_CHOICES = 1024
+MAX_LOGPROBS = 20
+MAX_PRIORITY = 1000
+MAX_TIMEOUT_S = 86_400.0
 MAX_SEED = 2**63 - 1
 
 
@@ -53,6 +57,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         stop: strings that end the output; they are not part of it.
         stop_token_ids: token ids that end the output, beside the model's own EOS ids.
         ignore_eos: do not stop at the model's EOS ids.
+        logprobs: give each output token's log-probability, and those of so many likeliest
+            tokens; None is off. They are the model's own: before temperature, penalties, masks.
+        prompt_logprobs_from: give the log-probabilities of the prompt's tokens from this index
+            on; at least 1, as nothing comes before the first. What lies before may come from
+            the cache.
     """
 
     max_tokens: int | None = None
@@ -66,6 +75,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs_from: int | None = None
 
     def validate(self) -> None:
         """Raises InvalidRequestError, naming the parameter and its limit."""
@@ -97,6 +108,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidRequestError(
                 f"ignore_eos must be true or false, not {self.ignore_eos!r}", param="ignore_eos"
             )
+        if self.logprobs is not None:
+            check_int("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        if self.prompt_logprobs_from is not None:
+            check_int("prompt_logprobs_from", self.prompt_logprobs_from, 1)
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +150,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
         sampling: how to choose tokens.
         constraint: what the output must match, or None.
         cache_salt: requests share cached prefixes only with requests of the same salt.
+        priority: higher ones start first where the schedule policy is ``priority``, and their
+            prefixes stay longer where the eviction policy is.
+        timeout_s: seconds from its arrival at the engine; then it ends with
+            DeadlineExceededError.
     """
 
     request_id: str
@@ -142,10 +161,15 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     sampling: SamplingParams = SamplingParams()
     constraint: Constraint | None = None
     cache_salt: str = ""
+    priority: int = 0
+    timeout_s: float | None = None
 
     def validate(self, info: ModelInfo) -> None:
         """Raises InvalidRequestError or ContextLengthError, naming parameter and limit."""
         self.sampling.validate()
+        check_int("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
+        if self.timeout_s is not None:
+            check_number("timeout_s", self.timeout_s, 0.0, MAX_TIMEOUT_S)
         _check_prompt("prompt", self.prompt_ids, info)
         _check_length(len(self.prompt_ids), self.sampling.max_tokens, info)
 
@@ -219,16 +243,33 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     message: str
     param: str | None = None
+    retry_after_s: float | None = None
 
     @classmethod
     def of(cls, error: RadixRayError) -> ErrorInfo:
         """The wire form of `error`; a class unknown to WIRE_ERRORS travels as its nearest base."""
         name = next(c.__name__ for c in type(error).__mro__ if c.__name__ in WIRE_ERRORS)
-        return cls(type=name, message=error.message, param=error.param)
+        after = error.retry_after_s if isinstance(error, OverloadedError) else None
+        return cls(type=name, message=error.message, param=error.param, retry_after_s=after)
 
     def to_error(self) -> RadixRayError:
         """The error again, as the class it was."""
-        return WIRE_ERRORS.get(self.type, RadixRayError)(self.message, param=self.param)
+        error = WIRE_ERRORS.get(self.type, RadixRayError)(self.message, param=self.param)
+        if isinstance(error, OverloadedError) and self.retry_after_s is not None:
+            error.retry_after_s = self.retry_after_s
+        return error
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """A token's natural-log probability.
+
+    Attributes:
+        top: (token id, log-probability) of the likeliest tokens, likeliest first.
+    """
+
+    token_id: int
+    logprob: float
+    top: list[tuple[int, float]] = []
 
 
 class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -243,7 +284,11 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
         finish_reason: None while it runs; else ``stop``, ``length``, ``abort`` or ``error``.
         stop_reason: the stop string or token id that ended it, or None.
         usage: on the last delta, and on the first (with what was found in the cache).
-        logprobs: for a ScoreRequest's last delta, natural-log probabilities per choice and token.
+        logprobs: of `token_ids`, where the request asks for them.
+        prompt_logprobs: of the prompt's tokens from `prompt_logprobs_from` on; on the first
+            delta, where the request asks for them.
+        choice_logprobs: on a ScoreRequest's last delta, natural-log probabilities per choice and
+            token.
         error: set when finish_reason is ``error``.
     """
 
@@ -254,7 +299,9 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     usage: Usage | None = None
-    logprobs: list[list[float]] | None = None
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None
+    choice_logprobs: list[list[float]] | None = None
     error: ErrorInfo | None = None
 
 

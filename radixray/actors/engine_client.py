@@ -86,9 +86,9 @@ class EngineClient:
         request.validate(self._info)
         async with contextlib.aclosing(self._run(request)) as deltas:
             async for delta in deltas:
-                if delta.logprobs is not None and delta.usage is not None:
+                if delta.choice_logprobs is not None and delta.usage is not None:
                     return ScoreResult(
-                        request_id=request.request_id, logprobs=delta.logprobs, usage=delta.usage
+                        request_id=request.request_id, logprobs=delta.choice_logprobs, usage=delta.usage
                     )
         raise AbortedError(f"request {request.request_id} was aborted")
 

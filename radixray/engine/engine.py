@@ -5,9 +5,11 @@ Single-threaded and synchronous; `EngineThread` puts it beside an event loop.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import logging
 import random
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,10 +17,11 @@ import torch
 
 from radixray.cache.page_pool import OutOfPagesError
 from radixray.cache.prefix_cache import PrefixCache
+from radixray.engine.pace import Pace
 from radixray.engine.sampler import sample
 from radixray.engine.sequence import LiveSequence
 from radixray.engine.tasks import GenerateTask, ScoreTask, Task
-from radixray.errors import EngineError, InvalidRequestError, OverloadedError, RadixRayError
+from radixray.errors import DeadlineExceededError, EngineError, InvalidRequestError, OverloadedError, RadixRayError
 from radixray.fsm.matcher import Matcher
 from radixray.kernels.kv_pool import KVPool
 from radixray.models.batch import ForwardBatch
@@ -79,6 +82,8 @@ class Engine:
         self._running: dict[str, LiveSequence] = {}
         self._arrivals = itertools.count()
         self._notices: list[Delta] = []
+        self._deadlines: list[tuple[float, str, float]] = []
+        self._pace = Pace()
 
     @property
     def has_work(self) -> bool:
@@ -98,11 +103,13 @@ class Engine:
                 f"request_id {request.request_id!r} is in use", param="request_id"
             )
         if len(self._waiting) >= self.info.max_queued_requests:
-            raise OverloadedError(
+            error = OverloadedError(
                 f"{len(self._waiting)} requests wait; the limit is max_queued_requests="
                 f"{self.info.max_queued_requests}",
                 param="max_queued_requests",
             )
+            error.retry_after_s = self._pace.seconds_for(len(self._waiting))
+            raise error
         arrival = next(self._arrivals)
         task: Task
         if isinstance(request, GenerateRequest):
@@ -117,6 +124,9 @@ class Engine:
         else:
             task = ScoreTask(request, arrival=arrival)
         self._tasks[task.request_id] = task
+        if isinstance(request, GenerateRequest) and request.timeout_s is not None:
+            end = time.monotonic() + request.timeout_s
+            heapq.heappush(self._deadlines, (end, task.request_id, request.timeout_s))
         self._waiting.update((s.sequence_id, s) for s in task.sequences)
 
     def abort(self, request_id: str) -> None:
@@ -135,6 +145,7 @@ class Engine:
         A fault of the model ends the requests of that batch with EngineError; the engine and
         all other requests live on.
         """
+        self._end_late_requests()
         output = StepOutput(self._notices)
         self._notices = []
         plan = plan_batch(
@@ -170,6 +181,7 @@ class Engine:
         self._tasks.clear()
         self._waiting.clear()
         self._running.clear()
+        self._deadlines.clear()
         old = self.cache
         self.cache = PrefixCache(old.pool.num_pages, old.page_size, enabled=old.enabled)
         return StepOutput(deltas, [CacheEvent(kind="clear")])
@@ -182,6 +194,23 @@ class Engine:
         stats.pages_tree = cache.tree.num_pages
         stats.pages_leased = cache.leased_pages
         return stats
+
+    def _end_late_requests(self) -> None:
+        now = time.monotonic()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, request_id, timeout = heapq.heappop(self._deadlines)
+            task = self._tasks.get(request_id)
+            if task is not None:
+                self._notices.append(
+                    task.fail(
+                        DeadlineExceededError(
+                            f"the request did not finish within timeout_s={timeout:g}; it has "
+                            f"{task.usage.completion} tokens",
+                            param="timeout_s",
+                        )
+                    )
+                )
+                self._drop(task)
 
     def _apply(self, plan: BatchPlan) -> None:
         for sequence_id in plan.retract:
@@ -227,12 +256,13 @@ class Engine:
                     self._release(sequence)
                 if delta is not None:
                     deltas.append(delta)
-            elif isinstance(task, GenerateTask) and done:
-                delta = task.prefilled()
+            elif isinstance(task, GenerateTask):
+                task.score_prompt(start, logits[row : row + rows])
+                delta = task.prefilled() if done else None
                 if delta is not None:
                     deltas.append(delta)
-                else:
-                    to_sample.append((task, logits[row]))
+                elif done:
+                    to_sample.append((task, logits[row + rows - 1]))
             row += rows
         deltas += self._sample(to_sample)
         for delta in deltas:
@@ -291,13 +321,15 @@ class Engine:
     def _sample(self, to_sample: list[tuple[GenerateTask, torch.Tensor]]) -> list[Delta]:
         if not to_sample:
             return []
+        # A copy, which sampling changes; the model's own logits remain for log-probabilities.
         logits = torch.stack([row for _, row in to_sample])
         tokens = sample(logits, [task.sampling_row() for task, _ in to_sample])
         self.stats.generated_tokens += len(tokens)
         deltas = []
-        for (task, _), token in zip(to_sample, tokens, strict=True):
+        for (task, row), token in zip(to_sample, tokens, strict=True):
+            logprob = task.token_logprob(row, token) if task.wants_logprobs else None
             try:
-                deltas.append(task.accept(token))
+                deltas.append(task.accept(token, logprob))
             except RadixRayError as error:
                 deltas.append(task.fail(error))
         return deltas
@@ -314,6 +346,7 @@ class Engine:
 
     def _finish(self, task: Task) -> None:
         self.stats.cached_tokens += task.usage.cached
+        self._pace.finished()
         self._drop(task)
 
     def _fail(self, batch: list[tuple[LiveSequence, int]], error: Exception) -> list[Delta]:

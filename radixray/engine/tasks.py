@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from radixray.engine.logprobs import PromptLogprobs, token_logprob
 from radixray.engine.sampler import SamplingRow
 from radixray.engine.sequence import LiveSequence
 from radixray.errors import RadixRayError
@@ -17,6 +18,7 @@ from radixray.protocol import (
     GenerateRequest,
     ModelInfo,
     ScoreRequest,
+    TokenLogprob,
     Usage,
 )
 from radixray.tokenizer.detokenizer import IncrementalDetokenizer
@@ -115,16 +117,36 @@ class GenerateTask(_TaskBase):
         if not request.sampling.ignore_eos or matcher is not None:
             self._stop_ids.update(info.eos_token_ids)
         prompt = request.prompt_ids
+        # The last prompt token's logits are needed, unless nothing is to be generated.
+        reusable = len(prompt) - 1 if self.max_new > 0 else len(prompt)
+        self._prompt_logprobs: PromptLogprobs | None = None
+        if (first := request.sampling.prompt_logprobs_from) is not None:
+            self._prompt_logprobs = PromptLogprobs(prompt, first, request.sampling.logprobs or 0)
+            # The logits at a position score the token that follows.
+            reusable = max(0, min(reusable, first - 1))
         self._sequence = LiveSequence(
             request.request_id,
             request.cache_salt,
             prompt,
             self,
-            # The last prompt token's logits are needed, unless nothing is to be generated.
-            reusable=len(prompt) - 1 if self.max_new > 0 else len(prompt),
+            reusable=reusable,
             arrival=arrival,
         )
         self.sequences = [self._sequence]
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether output tokens are to come with their log-probabilities."""
+        return self._sampling.logprobs is not None
+
+    def token_logprob(self, logits: torch.Tensor, token: int) -> TokenLogprob:
+        """Of a chosen token, by the model's own float32 logits [vocab]."""
+        return token_logprob(torch.log_softmax(logits, -1), token, self._sampling.logprobs or 0)
+
+    def score_prompt(self, position: int, logits: torch.Tensor) -> None:
+        """Takes float32 logits [rows, vocab] from `position` on, before the first token."""
+        if self._prompt_logprobs is not None and self.usage.completion == 0:
+            self._prompt_logprobs.take(position, logits)
 
     def sampling_row(self) -> SamplingRow:
         """How to choose the next token."""
@@ -141,10 +163,20 @@ class GenerateTask(_TaskBase):
         """The last Delta if only the prompt was to be computed, else None."""
         if self.max_new > 0:
             return None
-        return self._finish([], "", "length", None)
+        delta = self._finish([], "", "length", None)
+        delta.prompt_logprobs = self._take_prompt_logprobs()
+        return delta
 
-    def accept(self, token: int) -> Delta:
+    def accept(self, token: int, logprob: TokenLogprob | None = None) -> Delta:
         """Takes one chosen token; the Delta has a finish_reason if it was the last."""
+        delta = self._accept(token)
+        if logprob is not None:
+            delta.logprobs = [logprob]
+        if delta.index == 0:
+            delta.prompt_logprobs = self._take_prompt_logprobs()
+        return delta
+
+    def _accept(self, token: int) -> Delta:
         self._sequence.append(token)
         self.usage.completion += 1
         if token in self._stop_ids:
@@ -167,6 +199,9 @@ class GenerateTask(_TaskBase):
             text=text,
             usage=copy(self.usage) if first else None,
         )
+
+    def _take_prompt_logprobs(self) -> list[TokenLogprob] | None:
+        return None if self._prompt_logprobs is None else self._prompt_logprobs.result()
 
     def _finish(
         self, token_ids: list[int], text: str, reason: str, stop: int | str | None
@@ -244,5 +279,5 @@ class ScoreTask(_TaskBase):
             request_id=self.request_id,
             finish_reason="stop",
             usage=self.usage,
-            logprobs=self._logprobs,
+            choice_logprobs=self._logprobs,
         )

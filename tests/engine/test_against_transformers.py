@@ -8,7 +8,7 @@ import pytest
 import torch
 from engine_driver import GREEDY, EngineDriver
 
-from radixray.protocol import Completion
+from radixray.protocol import Completion, SamplingParams
 
 STORY = (
     "The lighthouse keeper counted the ships that passed in the night, one by one, and wrote "
@@ -126,8 +126,8 @@ def test_scores_equal_log_softmax(make_engine: Any, hf_model: Any, hf_tokenizer:
     driver: EngineDriver = make_engine()
     for _ in range(2):  # cold, then warm
         (delta,) = driver.score(prompt, choices)
-        assert delta.logprobs is not None
-        for choice, got in zip(choices, delta.logprobs, strict=True):
+        assert delta.choice_logprobs is not None
+        for choice, got in zip(choices, delta.choice_logprobs, strict=True):
             with torch.inference_mode():
                 logits = hf_model(torch.tensor([prompt + choice])).logits[0]
             logprobs = torch.log_softmax(logits.float(), dim=-1)
@@ -143,3 +143,36 @@ def test_generated_text_is_reused_in_the_next_turn(make_engine: Any, hf_tokenize
     second = driver.one(prompt + first.token_ids + hf_tokenizer(" And then")["input_ids"])
     # The last sampled token was never computed.
     assert second.usage.cached == len(prompt) + len(first.token_ids) - 1
+
+
+def test_logprobs_equal_transformers_cold_and_warm(
+    make_engine: Any, hf_model: Any, hf_tokenizer: Any
+) -> None:
+    prompt = hf_tokenizer(STORY)["input_ids"]
+    first = 9
+    sampling = SamplingParams(
+        temperature=0, max_tokens=6, logprobs=3, prompt_logprobs_from=first
+    )
+    driver: EngineDriver = make_engine(chunked_prefill_size=16)
+    driver.one(hf_tokenizer(STORY[:90])["input_ids"])  # another prompt that overlaps
+    for _ in range(2):
+        request = driver.request(prompt, sampling)
+        driver.engine.add(request)
+        deltas = driver.drain()[request.request_id]
+        ids = [t for d in deltas for t in d.token_ids]
+        with torch.inference_mode():
+            logits = hf_model(torch.tensor([prompt + ids])).logits[0]
+        want = torch.log_softmax(logits.float(), -1)
+        got = deltas[0].prompt_logprobs
+        assert got is not None and [t.token_id for t in got] == prompt[first:]
+        output = [t for d in deltas for t in d.logprobs or []]
+        assert [t.token_id for t in output] == ids
+        for position, token in enumerate([*got, *output], start=first - 1):
+            assert token.logprob == pytest.approx(float(want[position, token.token_id]), abs=1e-3)
+            top = torch.topk(want[position], 3)
+            assert [i for i, _ in token.top] == top.indices.tolist()
+            assert [p for _, p in token.top] == pytest.approx(top.values.tolist(), abs=1e-3)
+        # Only what comes before the first asked for is taken from the cache.
+        usage = deltas[-1].usage
+        assert usage is not None and usage.cached <= first - 1
+    assert usage.cached == first - 1

@@ -225,9 +225,29 @@ def test_a_full_queue_refuses(make_engine: Any) -> None:
     driver: EngineDriver = make_engine(max_queued_requests=2)
     for _ in range(2):
         driver.engine.add(driver.request([1, 2]))
-    with pytest.raises(OverloadedError):
+    with pytest.raises(OverloadedError) as caught:
         driver.engine.add(driver.request([1, 2]))
+    assert 1 <= caught.value.retry_after_s <= 60
     assert len(driver.drain()) == 2
+
+
+def test_a_request_ends_at_its_deadline(driver: EngineDriver, count: list[int]) -> None:
+    slow = GenerateRequest(
+        request_id="slow",
+        prompt_ids=count,
+        sampling=SamplingParams(max_tokens=8000, ignore_eos=True),
+        timeout_s=0.3,
+    )
+    done = GenerateRequest(request_id="done", prompt_ids=count, sampling=GREEDY, timeout_s=600)
+    driver.engine.add(slow)
+    driver.engine.add(done)
+    deltas = driver.drain()
+    last = deltas["slow"][-1]
+    assert last.error is not None and last.error.type == "DeadlineExceededError"
+    assert last.error.param == "timeout_s" and last.usage is not None
+    assert 0 < last.usage.completion < 8000
+    assert join(deltas["done"]).finish_reason == "length"
+    assert free_pages(driver) == driver.engine.cache.pool.num_pages
 
 
 def test_a_model_fault_ends_its_batch_only(driver: EngineDriver, monkeypatch: Any) -> None:

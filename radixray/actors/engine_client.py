@@ -88,7 +88,9 @@ class EngineClient:
             async for delta in deltas:
                 if delta.choice_logprobs is not None and delta.usage is not None:
                     return ScoreResult(
-                        request_id=request.request_id, logprobs=delta.choice_logprobs, usage=delta.usage
+                        request_id=request.request_id,
+                        logprobs=delta.choice_logprobs,
+                        usage=delta.usage,
                     )
         raise AbortedError(f"request {request.request_id} was aborted")
 

@@ -21,15 +21,27 @@ from radixray.engine.pace import Pace
 from radixray.engine.sampler import sample
 from radixray.engine.sequence import LiveSequence
 from radixray.engine.tasks import GenerateTask, ScoreTask, Task
-from radixray.errors import DeadlineExceededError, EngineError, InvalidRequestError, OverloadedError, RadixRayError
+from radixray.errors import (
+    DeadlineExceededError,
+    EngineError,
+    InvalidRequestError,
+    OverloadedError,
+    RadixRayError,
+)
 from radixray.fsm.matcher import Matcher
 from radixray.kernels.kv_pool import KVPool
 from radixray.models.batch import ForwardBatch
 from radixray.models.llama import LlamaModel
 from radixray.protocol import MAX_SEED, Delta, GenerateRequest, ModelInfo, Request
 from radixray.reports import CacheEvent, EngineStats
+from radixray.scheduler.admission import GrowthEstimate
+from radixray.scheduler.order import SchedulePolicy, in_order
 from radixray.scheduler.plan import BatchLimits, BatchPlan, plan_batch
 from radixray.tokenizer.tokenizer import Tokenizer
+
+CANDIDATES_PER_SEAT = 4
+"""Waiting requests the planner looks at for each free place in the batch. Those that wait for
+another's prefill or do not fit are passed; a queue of thousands is not looked at each step."""
 
 log = logging.getLogger("radixray")
 
@@ -66,6 +78,7 @@ class Engine:
         info: ModelInfo,
         limits: BatchLimits,
         *,
+        schedule_policy: SchedulePolicy = "lpm",
         check_invariants: bool = False,
     ) -> None:
         self.info = info
@@ -76,6 +89,8 @@ class Engine:
         self._model = model
         self._kv_pool = kv_pool
         self._limits = limits
+        self._policy: SchedulePolicy = schedule_policy
+        self._growth = GrowthEstimate()
         self._check_invariants = check_invariants
         self._tasks: dict[str, Task] = {}
         self._waiting: dict[str, LiveSequence] = {}
@@ -127,7 +142,9 @@ class Engine:
         if isinstance(request, GenerateRequest) and request.timeout_s is not None:
             end = time.monotonic() + request.timeout_s
             heapq.heappush(self._deadlines, (end, task.request_id, request.timeout_s))
-        self._waiting.update((s.sequence_id, s) for s in task.sequences)
+        for sequence in task.sequences:
+            sequence.since_step = self.stats.steps
+            self._waiting[sequence.sequence_id] = sequence
 
     def abort(self, request_id: str) -> None:
         """Ends a request and frees its pages now; the next step tells its consumer.
@@ -149,13 +166,17 @@ class Engine:
         output = StepOutput(self._notices)
         self._notices = []
         plan = plan_batch(
-            [s.waiting_view(self.cache) for s in self._waiting.values()],
+            [s.waiting_view(self.cache, self.stats.steps) for s in self._candidates()],
             [s.running_view() for s in self._running.values()],
             self.cache.available_pages,
             self._limits,
+            growth=self._growth.value,
         )
         self.last_plan = plan
         self._apply(plan)
+        self._growth.after_step(len(plan.retract))
+        if not self._running:
+            self._growth.reset()
         batch = [
             (self._running[sequence_id], tokens)
             for sequence_id, tokens in plan.extend
@@ -215,8 +236,6 @@ class Engine:
     def _apply(self, plan: BatchPlan) -> None:
         for sequence_id in plan.retract:
             self._retract(self._running[sequence_id])
-        for sequence in self._waiting.values():
-            sequence.passed_over += 1
         # Leases of all admitted first: an eviction for one must not take another's prefix.
         for sequence_id in plan.admit:
             sequence = self._waiting.pop(sequence_id)
@@ -224,9 +243,19 @@ class Engine:
             sequence.task.started(sequence)
             self._running[sequence_id] = sequence
 
+    def _candidates(self) -> list[LiveSequence]:
+        """The waiting sequences that may start in this step, in the order they should."""
+        seats = self._limits.max_num_seqs - len(self._running)
+        if seats <= 0 or not self._waiting:
+            return []
+        for sequence in self._waiting.values():
+            sequence.look(self.cache)
+        return in_order(self._policy, self._waiting.values())[: CANDIDATES_PER_SEAT * seats]
+
     def _retract(self, sequence: LiveSequence) -> None:
         del self._running[sequence.sequence_id]
         sequence.stop()
+        sequence.since_step = self.stats.steps
         self._waiting[sequence.sequence_id] = sequence
         self.stats.retractions += 1
 

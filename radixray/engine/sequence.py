@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +28,11 @@ class LiveSequence:
         reusable: most tokens that may be taken from the cache; the logits of those after it are
             needed, so they must be computed.
         lease: while running.
-        passed_over: steps it has waited since it came or was retracted.
+        since_step: the engine step in which it began to wait, by arrival or retraction.
+        priority: of its request.
+        max_new: output tokens it may generate in all; 0 where none are wanted.
+        draw: a random number, for the ``random`` schedule policy.
+        matched: while waiting, tokens it would find in the cache; as of the last `look`.
     """
 
     def __init__(
@@ -39,6 +44,8 @@ class LiveSequence:
         *,
         reusable: int,
         arrival: int,
+        priority: int = 0,
+        max_new: int = 0,
     ) -> None:
         self.sequence_id = sequence_id
         self.namespace = namespace
@@ -48,7 +55,11 @@ class LiveSequence:
         self.reusable = reusable
         self.computed = 0
         self.lease: Lease | None = None
-        self.passed_over = 0
+        self.since_step = 0
+        self.priority = priority
+        self.max_new = max_new
+        self.draw = random.random()
+        self.matched = 0
         self._tokens = np.array(token_ids, np.int32)
         self._peeked: tuple[int, Peek] = (-1, Peek(0, 0))
 
@@ -69,7 +80,6 @@ class LiveSequence:
         """Takes a lease with the longest cached prefix."""
         self.lease = cache.acquire(self.namespace, self.tokens[: self.reusable])
         self.computed = self.lease.cached_tokens
-        self.passed_over = 0
 
     def stop(self, *, keep: bool = True) -> None:
         """Gives the pages back; what was computed stays in the cache if `keep`."""
@@ -79,19 +89,30 @@ class LiveSequence:
         self.computed = 0
         self._peeked = (-1, Peek(0, 0))
 
-    def waiting_view(self, cache: PrefixCache) -> RequestView:
-        """What the planner sees while this sequence waits."""
+    @property
+    def remaining(self) -> int:
+        """Output tokens it may still generate."""
+        return max(0, self.max_new - (self.num_tokens - self.task.usage.prompt))
+
+    def look(self, cache: PrefixCache) -> Peek:
+        """What it would find in the cache now; cheap while the tree does not change."""
         if self._peeked[0] != cache.tree.version:
             peek = cache.peek(self.namespace, self.tokens[: self.reusable])
             self._peeked = (cache.tree.version, peek)
-        peek = self._peeked[1]
+            self.matched = peek.length
+        return self._peeked[1]
+
+    def waiting_view(self, cache: PrefixCache, step: int) -> RequestView:
+        """What the planner sees while this sequence waits."""
+        peek = self.look(cache)
         return RequestView(
             self.sequence_id,
             self.arrival,
             self.num_tokens,
             peek.length,
             reclaimable=peek.unlocked_pages,
-            passed_over=self.passed_over,
+            remaining=self.remaining,
+            passed_over=step - self.since_step,
             namespace=self.namespace,
             tokens=self.tokens,
         )
@@ -106,6 +127,7 @@ class LiveSequence:
             self.computed,
             pages=self.lease.num_pages,
             reclaimable=self.lease.reclaimable_pages(),
+            remaining=self.remaining,
             namespace=self.namespace,
             tokens=self.tokens,
         )

@@ -131,6 +131,8 @@ class GenerateTask(_TaskBase):
             self,
             reusable=reusable,
             arrival=arrival,
+            priority=request.priority,
+            max_new=self.max_new,
         )
         self.sequences = [self._sequence]
 

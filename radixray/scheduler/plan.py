@@ -3,14 +3,15 @@
 `plan_batch` is a pure function: the same views give the same plan, so plans can be printed,
 replayed, and tested without a model. The engine carries a plan out; it decides nothing itself.
 
-Ideas: longest-prefix-match order (SGLang, arXiv 2312.07104, section 3), chunked prefill in one
-token budget (Sarathi-Serve, arXiv 2403.02310), recompute on retraction (vLLM, arXiv 2309.06180).
+Ideas: chunked prefill in one token budget (Sarathi-Serve, arXiv 2403.02310), recompute on
+retraction (vLLM, arXiv 2309.06180), admission by expected growth (SGLang).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
 from radixray.cache.radix_tree import TokenArray
 
@@ -18,10 +19,8 @@ FOLLOW_TOKENS = 32
 """A request waits for another's prefill if that saves it at least this many tokens."""
 
 STARVED_STEPS = 64
-"""Fairness bound: a request passed over this often goes before any better prefix match."""
-
-DECODE_HEADROOM = 16
-"""Tokens of growth kept free for each running request when another is admitted."""
+"""A request that waited so many steps and does not fit lets no other pass, so that pages gather
+for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,7 @@ class RequestView:
         pages: running: pages its lease holds. Waiting: 0.
         reclaimable: running: pages that free up if it is retracted. Waiting: matched pages that
             are evictable now and would not be once it runs.
+        remaining: output tokens it may still generate.
         passed_over: steps it has waited.
         namespace, tokens: what it prefills, to find requests that share it; tokens is int32.
     """
@@ -47,6 +47,7 @@ class RequestView:
     computed: int
     pages: int = 0
     reclaimable: int = 0
+    remaining: int = 0
     passed_over: int = 0
     namespace: str = field(default="", repr=False)
     tokens: TokenArray | None = field(default=None, repr=False)
@@ -97,16 +98,22 @@ def plan_batch(
     running: Sequence[RequestView],
     available_pages: int,
     limits: BatchLimits,
+    *,
+    growth: float = 1.0,
 ) -> BatchPlan:
     """The next step's plan.
 
     Running requests go first, oldest first; when pages run out, the youngest is retracted, and
-    nothing is admitted in that step. Waiting requests are admitted by longest cached prefix,
-    except that one passed over STARVED_STEPS times goes first and, if it does not fit, lets
-    nobody pass. A request that shares an uncomputed prefix with one being prefilled waits for it.
+    nothing is admitted in that step. Waiting requests are admitted in the order given
+    (`radixray.scheduler.order`) while their prompts and what all are expected to generate fit;
+    one that does not fit is passed by others until it has waited STARVED_STEPS. A request that
+    shares an uncomputed prefix with one being prefilled waits for it.
 
     Args:
+        waiting: in the order they should start.
         available_pages: pages free or evictable.
+        growth: the part of their `remaining` tokens that requests are expected to generate
+            (`radixray.scheduler.admission`).
     """
     plan = BatchPlan()
     budget = _plan_running(plan, running, available_pages, limits)
@@ -114,8 +121,7 @@ def plan_batch(
         return plan
     # What running requests take in this step and still need to finish their prefill is spoken for.
     spoken_for = sum(
-        max(0, _pages_for(r.num_tokens, limits.page_size) - r.pages)
-        + _pages_for(DECODE_HEADROOM, limits.page_size)
+        max(0, _pages_for(r.num_tokens + ceil(growth * r.remaining), limits.page_size) - r.pages)
         for r in running
     )
     leaders = _Leaders(limits.share_prefixes)
@@ -124,14 +130,14 @@ def plan_batch(
             leaders.add(view)
     free_pages = available_pages - spoken_for
     seats = limits.max_num_seqs - len(running)
-    for view in sorted(waiting, key=_admission_order):
+    for view in waiting:
         if seats == 0 or (budget == 0 and view.uncomputed > 0):
             break
         leader = leaders.worth_waiting_for(view)
         if leader is not None:
             plan.follow[view.request_id] = leader
             continue
-        need = _pages_for(view.num_tokens, limits.page_size)
+        need = _pages_for(view.num_tokens + ceil(growth * view.remaining), limits.page_size)
         need += view.reclaimable - view.computed // limits.page_size
         if need > free_pages and (running or plan.admit):
             if view.passed_over >= STARVED_STEPS:
@@ -141,7 +147,7 @@ def plan_batch(
         plan.admit.append(view.request_id)
         plan.extend.append((view.request_id, tokens))
         leaders.add(view)
-        free_pages -= need + _pages_for(DECODE_HEADROOM, limits.page_size)
+        free_pages -= need
         budget -= tokens
         seats -= 1
     return plan
@@ -173,11 +179,6 @@ def _plan_running(
                 budget -= tokens
         at += 1
     return budget
-
-
-def _admission_order(view: RequestView) -> tuple[bool, int, int]:
-    starved = view.passed_over >= STARVED_STEPS
-    return (not starved, 0 if starved else -view.computed, view.arrival)
 
 
 def _pages_for(tokens: int, page_size: int) -> int:

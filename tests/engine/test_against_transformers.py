@@ -150,9 +150,7 @@ def test_logprobs_equal_transformers_cold_and_warm(
 ) -> None:
     prompt = hf_tokenizer(STORY)["input_ids"]
     first = 9
-    sampling = SamplingParams(
-        temperature=0, max_tokens=6, logprobs=3, prompt_logprobs_from=first
-    )
+    sampling = SamplingParams(temperature=0, max_tokens=6, logprobs=3, prompt_logprobs_from=first)
     driver: EngineDriver = make_engine(chunked_prefill_size=16)
     driver.one(hf_tokenizer(STORY[:90])["input_ids"])  # another prompt that overlaps
     for _ in range(2):

@@ -56,14 +56,18 @@ def test_a_long_prompt_is_chunked_and_goes_on_next_step() -> None:
     assert sorted(plan.extend) == [("d", 1), ("w1", 99)]
 
 
-def test_longest_cached_prefix_first() -> None:
-    views = [waiting("w1", 50, 0), waiting("w2", 50, 40), waiting("w3", 50, 20)]
-    assert plan_batch(views, [], 1000, LIMITS).admit == ["w2", "w3", "w1"]
+def test_requests_start_in_the_order_given() -> None:
+    views = [waiting("w3", 50, 20), waiting("w1", 50, 0), waiting("w2", 50, 40)]
+    assert plan_batch(views, [], 1000, LIMITS).admit == ["w3", "w1", "w2"]
 
 
-def test_one_passed_over_too_often_goes_first() -> None:
-    views = [waiting("w1", 50, 40), waiting("w2", 50, 0, passed_over=STARVED_STEPS)]
-    assert plan_batch(views, [], 1000, LIMITS).admit == ["w2", "w1"]
+def test_expected_growth_is_kept_free() -> None:
+    run = [running("r", 11, 10, pages=10, remaining=40)]
+    view = waiting("w1", 50, remaining=20)
+    # 1 token of r's own step, 20 of its 40 to come, 50 and 10 for the newcomer.
+    assert plan_batch([view], run, 81, LIMITS, growth=0.5).admit == ["w1"]
+    assert plan_batch([view], run, 80, LIMITS, growth=0.5).admit == []
+    assert plan_batch([view], run, 80, LIMITS, growth=0.1).admit == ["w1"]
 
 
 def test_small_requests_pass_a_large_one_but_do_not_starve_it() -> None:

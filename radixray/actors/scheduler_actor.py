@@ -60,6 +60,10 @@ class SchedulerActor:
         if not self._router.report(news):
             self._ask_snapshot(news.actor)
 
+    async def unreachable(self, actor: str) -> None:
+        """A caller could not reach a model actor; nothing is placed there until it reports."""
+        self._router.unreachable(actor)
+
     def _ask_snapshot(self, actor: str) -> None:
         if actor in self._asking:
             return

@@ -28,6 +28,7 @@ MAX_SEED = 2**63 - 1
 MAX_INT = 2**31 - 1
 MAX_REGEX_LENGTH = 16_384
 MAX_SALT_LENGTH = 1024
+MAX_ID_LENGTH = 256
 
 
 class Constraint(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +156,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
 
     def validate(self, info: ModelInfo) -> None:
         """Raises InvalidRequestError or ContextLengthError, naming parameter and limit."""
+        check_text("request_id", self.request_id, MAX_ID_LENGTH)
         self.sampling.validate()
         if self.constraint is not None:
             self.constraint.validate()
@@ -186,6 +188,7 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True, tag="score"):
 
     def validate(self, info: ModelInfo) -> None:
         """Raises InvalidRequestError or ContextLengthError, naming parameter and limit."""
+        check_text("request_id", self.request_id, MAX_ID_LENGTH)
         check_text("cache_salt", self.cache_salt, MAX_SALT_LENGTH)
         _check_prompt("prompt", self.prompt_ids, info)
         if not 1 <= len(self.choices) <= MAX_CHOICES:

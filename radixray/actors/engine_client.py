@@ -20,7 +20,7 @@ from radixray.actors.wire import (
     PlaceRequest,
     decode_placements,
     decode_served_model,
-    encode,
+    encode_request,
 )
 from radixray.config import DeploymentConfig
 from radixray.errors import AbortedError, EngineDiedError, EngineError
@@ -60,7 +60,7 @@ class EngineClient:
             raise EngineDiedError(f"deployment {config.name!r} is no more: {error}") from error
         self._names = _names(config)
         self._channels: dict[str, Channel] = {}
-        self._to_place: list[tuple[Request, asyncio.Future[Placement]]] = []
+        self._to_place: list[tuple[bytes, asyncio.Future[Placement]]] = []
         self._placing: set[asyncio.Future[None]] = set()
         self._round_robin = itertools.cycle(self._names)
 
@@ -140,10 +140,12 @@ class EngineClient:
     async def _place(self, request: Request) -> Placement:
         if len(self._names) == 1:
             return Placement(actor=self._names[0], matched=0, reason="only")
+        tokens = np.array(request.prompt_ids, np.int32).tobytes()
+        message = encode_request(PlaceRequest(request.request_id, request.cache_salt, tokens))
         answer: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
         if not self._to_place:
             independent_call(self._ask_scheduler)
-        self._to_place.append((request, answer))
+        self._to_place.append((message, answer))
         return await answer
 
     def _ask_scheduler(self) -> None:
@@ -153,9 +155,9 @@ class EngineClient:
         self._placing.add(task)
         task.add_done_callback(self._placing.discard)
 
-    async def _place_all(self, asked: list[tuple[Request, asyncio.Future[Placement]]]) -> None:
+    async def _place_all(self, asked: list[tuple[bytes, asyncio.Future[Placement]]]) -> None:
         try:
-            placements = await self._placements([request for request, _ in asked])
+            placements = await self._placements([message for message, _ in asked])
         except Exception as error:  # whatever it is, nobody may wait for an answer any more
             for _, answer in asked:
                 if not answer.done():
@@ -165,15 +167,9 @@ class EngineClient:
             if not answer.done():
                 answer.set_result(placement)
 
-    async def _placements(self, requests: list[Request]) -> list[Placement]:
-        asked = encode(
-            [
-                PlaceRequest(r.request_id, r.cache_salt, np.array(r.prompt_ids, np.int32).tobytes())
-                for r in requests
-            ]
-        )
+    async def _placements(self, requests: list[bytes]) -> list[Placement]:
         try:
-            return decode_placements(await self._scheduler.place.remote(asked))
+            return decode_placements(await self._scheduler.place.remote(requests))
         except RayError as error:
             # The scheduler actor restarts by itself; no request needs to wait for it.
             log.warning("the scheduler actor cannot be reached, placing in turn: %s", error)

@@ -23,7 +23,7 @@ from radixray.actors.deployment import Deployment, attach, deploy
 from radixray.actors.engine_client import EngineClient
 from radixray.actors.handles import actor_handle
 from radixray.actors.model_actor import LEASE_S
-from radixray.actors.wire import PlaceRequest, decode_placements, encode
+from radixray.actors.wire import PlaceRequest, decode_placements, encode_request
 from radixray.config import DeploymentConfig, EngineConfig
 from radixray.protocol import GenerateRequest, SamplingParams
 
@@ -101,8 +101,8 @@ async def test_losing_the_scheduler_stops_nothing(client: EngineClient) -> None:
 
     async def knows() -> bool:
         await generate(client, f"again-{time.monotonic()}")
-        ask = [PlaceRequest(f"ask-{time.monotonic()}", "", np.array(PROMPT, np.int32).tobytes())]
-        (placement,) = decode_placements(await scheduler.place.remote(encode(ask)))
+        ask = PlaceRequest(f"ask-{time.monotonic()}", "", np.array(PROMPT, np.int32).tobytes())
+        (placement,) = decode_placements(await scheduler.place.remote([encode_request(ask)]))
         return placement.matched >= len(PROMPT) - 1
 
     await until(knows, 30)

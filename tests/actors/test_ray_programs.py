@@ -295,15 +295,21 @@ async def test_a_request_that_cannot_be_sent_harms_no_other(runtime: Any, settle
         for i in range(3)
     ]
     bad = msgspec.structs.replace(good[0], request_id="\ud800")
+    # Past validation, too: whatever it misses must not take the neighbours along.
+    worse = msgspec.structs.replace(
+        good[0], request_id="w", sampling=msgspec.structs.replace(sampling, seed=2**70)
+    )
 
     async def run(request: GenerateRequest) -> int:
-        return len([delta async for delta in transport.generate(request)])
+        run = transport._run if request is worse else transport.generate
+        return len([delta async for delta in run(request)])
 
     counts = await asyncio.wait_for(
-        asyncio.gather(*map(run, [*good, bad]), return_exceptions=True), 60
+        asyncio.gather(*map(run, [*good, bad, worse]), return_exceptions=True), 60
     )
     assert counts[:3] == [3, 3, 3]
-    assert isinstance(counts[3], rr.RadixRayError)
+    assert isinstance(counts[3], rr.InvalidRequestError)
+    assert isinstance(counts[4], rr.InvalidRequestError)
     await settled()
 
 

@@ -117,13 +117,14 @@ class Engine:
             raise InvalidRequestError(
                 f"request_id {request.request_id!r} is in use", param="request_id"
             )
-        if len(self._waiting) >= self.info.max_queued_requests:
+        waiting = len({id(sequence.task) for sequence in self._waiting.values()})
+        if waiting >= self.info.max_queued_requests:
             error = OverloadedError(
-                f"{len(self._waiting)} requests wait; the limit is max_queued_requests="
+                f"{waiting} requests wait; the limit is max_queued_requests="
                 f"{self.info.max_queued_requests}",
                 param="max_queued_requests",
             )
-            error.retry_after_s = self._pace.seconds_for(len(self._waiting))
+            error.retry_after_s = self._pace.seconds_for(waiting)
             raise error
         arrival = next(self._arrivals)
         task: Task

@@ -231,5 +231,5 @@ def test_stale_eviction_entries_do_not_pile_up() -> None:
     tree.insert(tree.root(""), array([1, 2, 3]), array([0, 1, 2]))
     for _ in range(5000):
         tree.match(tree.root(""), array([1, 2, 3]))
-    assert len(tree._lru) < 100
+    assert len(tree._queue) < 100
     assert [e.pages.tolist() for e in tree.evict(3)] == [[0, 1, 2]]

@@ -107,13 +107,47 @@ class ModelActor:
         return encode(self._engine.stats())
 
     @ray.method(concurrency_group="control")
+    async def pin(self, consumer_id: str, namespace: str, token_ids: bytes, ttl_s: float) -> bytes:
+        """Keeps the cached prefix of `token_ids` (int32) cached for `ttl_s` seconds: a PinReport.
+
+        It ends earlier with `unpin`, or with the consumer.
+
+        Raises:
+            InvalidRequestError: `ttl_s` is out of range (param ``ttl_s``), or the pin budget
+                does not allow it (param ``pin``).
+        """
+        return encode(
+            await asyncio.wrap_future(self._engine.pin(consumer_id, namespace, token_ids, ttl_s))
+        )
+
+    @ray.method(concurrency_group="control")
+    async def unpin(self, consumer_id: str, pin_id: int | None = None) -> int:
+        """Ends one pin of the consumer, or all; how many ended."""
+        return await asyncio.wrap_future(self._engine.unpin(consumer_id, pin_id))
+
+    @ray.method(concurrency_group="control")
+    async def flush(self) -> int:
+        """Drops all cached prefixes that no request and no pin uses; pages freed."""
+        return await asyncio.wrap_future(self._engine.ask(lambda engine: engine.cache.flush()))
+
+    @ray.method(concurrency_group="control")
+    async def cache_tree(self, limit: int = 100) -> bytes:
+        """CacheTree: the radix tree for people, its `limit` biggest nodes."""
+        return encode(
+            await asyncio.wrap_future(self._engine.ask(lambda engine: engine.cache.view(limit)))
+        )
+
+    @ray.method(concurrency_group="control")
     async def snapshot(self) -> bytes:
         """CacheSnapshot: the whole radix tree, and the report it is as new as."""
+        from radixray.engine.engine import StepOutput
+
         answer: Future[bytes] = Future()
 
         def take(engine: Engine) -> None:
-            # Between two steps all events have been reported or stand in the queue to the loop
-            # that numbers them, which must go first.
+            # All events must stand in the queue to the loop that numbers them before the
+            # snapshot does; an abort or a flush since the last step left some in the cache.
+            self._from_engine(StepOutput(events=engine.cache.drain_events()))
             loop = self._generate_loop
             events = engine.cache.snapshot()
             loop.call_soon_threadsafe(
@@ -246,6 +280,7 @@ class ModelActor:
     def _remove_consumer(self, consumer_id: str) -> None:
         for request_id in self._consumers.remove(consumer_id):
             self._engine.abort(request_id)
+        self._engine.unpin(consumer_id)
 
     async def _reap_silent_consumers(self) -> None:
         while True:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from radixray.protocol import Delta, ModelInfo, Request, TokenizerFiles
-from radixray.reports import CacheSnapshot, Placement, StepReport
+from radixray.reports import CacheSnapshot, CacheTree, PinReport, Placement, StepReport
 
 
 class PlaceRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -40,3 +40,5 @@ decode_placements = msgspec.msgpack.Decoder(list[Placement]).decode
 decode_report = msgspec.msgpack.Decoder(StepReport).decode
 decode_snapshot = msgspec.msgpack.Decoder(CacheSnapshot).decode
 decode_served_model = msgspec.msgpack.Decoder(ServedModel).decode
+decode_pin_report = msgspec.msgpack.Decoder(PinReport).decode
+decode_cache_tree = msgspec.msgpack.Decoder(CacheTree).decode

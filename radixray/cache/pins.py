@@ -88,11 +88,12 @@ class PinBook:
             heapq.heapify(self._expiries)
         return pin
 
-    def remove(self, pin_id: int) -> bool:
-        """Ends a pin; False if it had ended."""
-        pin = self.discard(pin_id)
-        if pin is None:
+    def remove(self, pin_id: int, owner: str | None = None) -> bool:
+        """Ends a pin; False if it had ended, or is not `owner`'s where one is given."""
+        pin = self._pins.get(pin_id)
+        if pin is None or owner not in (None, pin.owner):
             return False
+        self.discard(pin_id)
         self._count(pin.node, -1)
         self._tree.unlock(pin.node)
         return True

@@ -169,9 +169,9 @@ class PrefixCache:
         finally:
             self.tree.drop_if_empty(found.node)
 
-    def unpin(self, pin_id: int) -> bool:
-        """Ends a pin; False if it had ended."""
-        return self.pins.remove(pin_id)
+    def unpin(self, pin_id: int, owner: str | None = None) -> bool:
+        """Ends a pin; False if it had ended, or is not `owner`'s where one is given."""
+        return self.pins.remove(pin_id, owner)
 
     def unpin_owner(self, owner: str) -> int:
         """Ends all pins of an owner; how many."""

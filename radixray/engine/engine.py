@@ -8,12 +8,13 @@ from __future__ import annotations
 import itertools
 import logging
 import random
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from radixray.cache.page_pool import OutOfPagesError
+from radixray.cache.page_pool import LedgerError, OutOfPagesError
 from radixray.cache.prefix_cache import PrefixCache
 from radixray.engine.sampler import sample
 from radixray.engine.sequence import LiveSequence
@@ -27,6 +28,9 @@ from radixray.protocol import MAX_SEED, Delta, GenerateRequest, ModelInfo, Reque
 from radixray.reports import CacheEvent, EngineStats
 from radixray.scheduler.plan import BatchLimits, BatchPlan, plan_batch
 from radixray.tokenizer.tokenizer import Tokenizer
+
+CHECK_EVERY_S = 5.0
+"""An idle engine checks its page ledger this often if it changed since."""
 
 log = logging.getLogger("radixray")
 
@@ -79,11 +83,13 @@ class Engine:
         self._running: dict[str, LiveSequence] = {}
         self._arrivals = itertools.count()
         self._notices: list[Delta] = []
+        self._next_check = 0.0
+        self._checked_version = 0
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._waiting or self._running or self._notices)
+        return bool(self._waiting or self._running or self._notices or self.cache.has_events)
 
     def add(self, request: Request, matcher: Matcher | None = None) -> None:
         """Queues a request.
@@ -137,6 +143,7 @@ class Engine:
         """
         output = StepOutput(self._notices)
         self._notices = []
+        self.cache.expire(time.monotonic())
         plan = plan_batch(
             [s.waiting_view(self.cache) for s in self._waiting.values()],
             [s.running_view() for s in self._running.values()],
@@ -155,6 +162,8 @@ class Engine:
                 output.deltas += self._run(batch)
         except Exception as error:
             log.exception("a step failed; its %d sequences end with an error", len(batch))
+            if isinstance(error, LedgerError):
+                self.repair_ledger()
             output.deltas += self._fail(batch, error)
         self.stats.steps += 1
         if self._check_invariants:
@@ -163,6 +172,38 @@ class Engine:
         output.events = self.cache.drain_events()
         return output
 
+    def idle(self) -> None:
+        """Housekeeping between requests: pins expire, and now and then the ledger is checked."""
+        now = time.monotonic()
+        self.cache.expire(now)
+        if now >= self._next_check and self._checked_version != self.cache.pool.version:
+            self.repair_ledger()
+            # A huge tree takes longer to check, so it is checked less often.
+            took = time.monotonic() - now
+            self._next_check = now + max(CHECK_EVERY_S, 100 * took)
+            self._checked_version = self.cache.pool.version
+
+    def repair_ledger(self) -> int:
+        """Finds and repairs violations of the page ledger; returns how many there were.
+
+        Requests whose pages may be damaged compute them again; none is lost.
+        """
+        repair = self.cache.repair()
+        if repair.violations:
+            self.stats.ledger_violations += len(repair.violations)
+            log.error(
+                "%d violations of the page ledger were repaired: %d cached tokens dropped, "
+                "%d leases start over: %s",
+                len(repair.violations),
+                repair.dropped_tokens,
+                len(repair.damaged),
+                "; ".join(repair.violations[:8]),
+            )
+            for sequence in list(self._running.values()):
+                if sequence.lease is not None and sequence.lease.damaged:
+                    self._start_over(sequence)
+        return len(repair.violations)
+
     def reset(self, error: RadixRayError) -> StepOutput:
         """Ends every request with `error` and starts over with an empty cache."""
         deltas = self._notices + [task.fail(error) for task in self._tasks.values()]
@@ -170,8 +211,7 @@ class Engine:
         self._tasks.clear()
         self._waiting.clear()
         self._running.clear()
-        old = self.cache
-        self.cache = PrefixCache(old.pool.num_pages, old.page_size, enabled=old.enabled)
+        self.cache = self.cache.fresh()
         return StepOutput(deltas, [CacheEvent(kind="clear")])
 
     def snapshot_stats(self) -> EngineStats:
@@ -181,6 +221,7 @@ class Engine:
         stats.pages_free = cache.pool.num_free
         stats.pages_tree = cache.tree.num_pages
         stats.pages_leased = cache.leased_pages
+        stats.pages_pinned = cache.pins.pages
         return stats
 
     def _apply(self, plan: BatchPlan) -> None:
@@ -196,10 +237,16 @@ class Engine:
             self._running[sequence_id] = sequence
 
     def _retract(self, sequence: LiveSequence) -> None:
+        self._start_over(sequence)
+        self.stats.retractions += 1
+        if not self._running and self.cache.pins.remove_all():
+            # It had the pool to itself but for them, and would be retracted for ever.
+            log.warning("%s does not fit beside the pins; they end", sequence.sequence_id)
+
+    def _start_over(self, sequence: LiveSequence) -> None:
         del self._running[sequence.sequence_id]
         sequence.stop()
         self._waiting[sequence.sequence_id] = sequence
-        self.stats.retractions += 1
 
     def _run(self, batch: list[tuple[LiveSequence, int]]) -> list[Delta]:
         batch = self._reserve(batch)

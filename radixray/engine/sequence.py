@@ -67,7 +67,9 @@ class LiveSequence:
 
     def start(self, cache: PrefixCache) -> None:
         """Takes a lease with the longest cached prefix."""
-        self.lease = cache.acquire(self.namespace, self.tokens[: self.reusable])
+        self.lease = cache.acquire(
+            self.namespace, self.tokens[: self.reusable], owner=self.sequence_id
+        )
         self.computed = self.lease.cached_tokens
         self.passed_over = 0
 

@@ -245,7 +245,7 @@ class Engine:
 
     def _start_over(self, sequence: LiveSequence) -> None:
         del self._running[sequence.sequence_id]
-        sequence.stop()
+        self._stop(sequence)
         self._waiting[sequence.sequence_id] = sequence
 
     def _run(self, batch: list[tuple[LiveSequence, int]]) -> list[Delta]:
@@ -352,7 +352,15 @@ class Engine:
     def _release(self, sequence: LiveSequence, *, keep: bool = True) -> None:
         self._waiting.pop(sequence.sequence_id, None)
         self._running.pop(sequence.sequence_id, None)
-        sequence.stop(keep=keep)
+        self._stop(sequence, keep=keep)
+
+    def _stop(self, sequence: LiveSequence, *, keep: bool = True) -> None:
+        try:
+            sequence.stop(keep=keep)
+        except LedgerError:
+            # What it computed is not kept, but its last Delta must not be lost for that.
+            self.repair_ledger()
+            sequence.stop(keep=False)
 
     def _drop(self, task: Task, *, keep: bool = True) -> None:
         del self._tasks[task.request_id]

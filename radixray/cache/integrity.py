@@ -1,8 +1,8 @@
 """Checking the ledger against those who use pages, and making it right again.
 
-Pages are claimed by the free list, by tree nodes and by leases (their private part). In order, each
-page has one claimant, and the ledger names it. Where that is broken, `repair` believes nobody more
-than the facts allow:
+Pages are claimed by the free list, by tree nodes and by leases (their private part). When all is
+well each page has one claimant, and the ledger names it. Where that is broken, `repair` believes
+nobody more than the facts allow:
 
     claimed by nobody                     free
     claimed by one, another in the ledger the claimant's
@@ -50,10 +50,18 @@ class Repair:
 
 
 class _Claims:
-    """Who claims which page: int64 counts [num_pages] by kind, and `lease_of`, a claiming lease."""
+    """Who claims which page.
+
+    Attributes:
+        nodes: of the tree, parents first.
+        by_free, by_tree, by_leases, total: int64 [num_pages] how many claim each page.
+        lease_of: int32 [num_pages] id of a lease that claims it, else FREE.
+        outside: claims to pages that do not exist.
+    """
 
     def __init__(self, cache: PrefixCache) -> None:
         self.num_pages = cache.pool.num_pages
+        self.outside = 0
         self.nodes = list(cache.tree.nodes())
         self.by_free = self._count([cache.pool.free_pages()])
         self.by_tree = self._count([node.pages for node in self.nodes])
@@ -61,6 +69,7 @@ class _Claims:
         self.lease_of = np.full(self.num_pages, FREE, np.int32)
         for lease in cache.leases.values():
             private = self.inside(lease.private_pages())
+            self.outside += lease.num_pages - lease.num_shared - len(private)
             np.add.at(self.by_leases, private, 1)
             self.lease_of[private] = lease.id
         self.total = self.by_free + self.by_tree + self.by_leases
@@ -75,7 +84,9 @@ class _Claims:
 
     def _count(self, parts: list[PageArray]) -> NDArray[np.int64]:
         pages = np.concatenate(parts) if parts else NO_PAGES
-        return np.bincount(self.inside(pages), minlength=self.num_pages)
+        inside = self.inside(pages)
+        self.outside += len(pages) - len(inside)
+        return np.bincount(inside, minlength=self.num_pages)
 
 
 def check(cache: PrefixCache) -> list[str]:
@@ -83,9 +94,12 @@ def check(cache: PrefixCache) -> list[str]:
     claims = _Claims(cache)
     wrong = (claims.total != 1) | (claims.expected_owner() != cache.pool.owner)
     violations = _describe_pages(cache, claims, wrong) if wrong.any() else []
-    for who, pages in _page_lists(cache, claims.nodes):
-        if len(claims.inside(pages)) < len(pages):
-            violations.append(f"{who}: holds pages that do not exist: {pages.tolist()}")
+    if claims.outside:
+        violations += [
+            f"{_name(holder)}: holds pages that do not exist: {pages.tolist()}"
+            for holder, pages in _page_lists(cache, claims.nodes)
+            if len(claims.inside(pages)) < len(pages)
+        ]
     violations += [
         f"{_lease_name(lease)}: reads other pages than the tree has for its prefix"
         for lease in cache.leases.values()
@@ -126,7 +140,8 @@ def _damage(cache: PrefixCache, claims: _Claims) -> tuple[set[int], list[Lease]]
     )
     lost_to_leases = several & ((claims.by_leases > 1) | (owner != claims.lease_of))
     lost_nodes: set[int] = set()
-    for node in claims.nodes:  # parents before children
+    suspects = claims.nodes if lost_to_tree.any() or claims.outside else []
+    for node in suspects:  # parents before children
         if id(node.parent) in lost_nodes or _is_hit(claims, node.pages, lost_to_tree):
             lost_nodes.add(id(node))
     damaged = [
@@ -177,9 +192,12 @@ def _check_books(cache: PrefixCache, nodes: list[RadixNode]) -> list[str]:
         for node in nodes
         if node.locks != locks.get(id(node), 0) or node.pins != pins.get(id(node), 0)
     ]
-    pages = sum(len(node.pages) for node in nodes)
-    evictable = sum(len(node.pages) for node in nodes if node.locks == 0)
-    pinned = sum(len(node.pages) for node in nodes if node.pins > 0)
+    pages = evictable = pinned = 0
+    for node in nodes:
+        size = len(node.pages)
+        pages += size
+        evictable += size if node.locks == 0 else 0
+        pinned += size if node.pins else 0
     for name, counted, kept in (
         ("tree nodes", len(nodes), cache.tree.num_nodes),
         ("tree pages", pages, cache.tree.num_pages),
@@ -193,10 +211,10 @@ def _check_books(cache: PrefixCache, nodes: list[RadixNode]) -> list[str]:
 
 def _describe_pages(cache: PrefixCache, claims: _Claims, wrong: NDArray[np.bool_]) -> list[str]:
     claimants: dict[int, list[str]] = {int(page): [] for page in np.flatnonzero(wrong)}
-    for who, pages in _page_lists(cache, claims.nodes):
-        for page in claims.inside(pages):
-            if wrong[page]:
-                claimants[int(page)].append(who)
+    for holder, pages in _page_lists(cache, claims.nodes):
+        inside = claims.inside(pages)
+        for page in inside[wrong[inside]]:
+            claimants[int(page)].append(_name(holder))
     return [
         f"page {page}: the ledger says {_owner_name(cache, int(cache.pool.owner[page]))}; "
         f"claimed by {' and '.join(who) or 'nobody'}; "
@@ -205,11 +223,14 @@ def _describe_pages(cache: PrefixCache, claims: _Claims, wrong: NDArray[np.bool_
     ]
 
 
-def _page_lists(cache: PrefixCache, nodes: list[RadixNode]) -> list[tuple[str, PageArray]]:
+def _page_lists(
+    cache: PrefixCache, nodes: list[RadixNode]
+) -> list[tuple[RadixNode | Lease | None, PageArray]]:
+    """Every claimant and its pages; None is the free list."""
     return [
-        ("the free list", cache.pool.free_pages()),
-        *((_node_name(node), node.pages) for node in nodes),
-        *((_lease_name(lease), lease.private_pages()) for lease in cache.leases.values()),
+        (None, cache.pool.free_pages()),
+        *((node, node.pages) for node in nodes),
+        *((lease, lease.private_pages()) for lease in cache.leases.values()),
     ]
 
 
@@ -226,6 +247,12 @@ def _owner_name(cache: PrefixCache, owner: int) -> str:
         return "free" if owner == FREE else "the tree"
     lease = cache.leases.get(owner)
     return f"lease {owner}, which is no more" if lease is None else _lease_name(lease)
+
+
+def _name(holder: RadixNode | Lease | None) -> str:
+    if holder is None:
+        return "the free list"
+    return _node_name(holder) if isinstance(holder, RadixNode) else _lease_name(holder)
 
 
 def _lease_name(lease: Lease) -> str:

@@ -12,7 +12,10 @@ TREE = -1
 """Owner of pages in the radix tree; leases are owners 1, 2, ..."""
 
 HISTORY = 4
-"""Owners the ledger remembers for each page, the present one included."""
+"""Owners `PagePool.history` tells of one page at most."""
+
+RING_PER_PAGE = 4
+"""Changes of hands the ledger remembers, for each page of the pool."""
 
 
 class OutOfPagesError(Exception):
@@ -40,9 +43,11 @@ class PagePool:
         self._free: PageArray = np.arange(num_pages - 1, -1, -1, dtype=np.int32)
         self.num_free = num_pages
         self.version = 0
-        # A ring of owners for each page, and how often it changed hands.
-        self._past: NDArray[np.int32] = np.full((num_pages, HISTORY), FREE, np.int32)
-        self._changes: NDArray[np.int64] = np.zeros(num_pages, np.int64)
+        # The last changes of hands, one ring for all pages: (page, taker), the next at _ring_at.
+        size = max(1024, RING_PER_PAGE * num_pages)
+        self._ring_pages: NDArray[np.int32] = np.full(size, -1, np.int32)
+        self._ring_owners: NDArray[np.int32] = np.full(size, FREE, np.int32)
+        self._ring_at = 0
 
     def allocate(self, count: int, owner: int) -> PageArray:
         """Takes `count` free pages for `owner`.
@@ -82,10 +87,10 @@ class PagePool:
         return self._free[: self.num_free]
 
     def history(self, page: int) -> list[int]:
-        """The last owners of `page`, oldest first; the last is the present one."""
-        changes = int(self._changes[page])
-        first = max(0, changes - HISTORY)
-        return [int(self._past[page, n % HISTORY]) for n in range(first, changes)]
+        """The last owners of `page`, oldest first, as far back as is remembered. Slow."""
+        found = np.flatnonzero(self._ring_pages == page)
+        found = found[np.argsort((found - self._ring_at) % len(self._ring_pages))]
+        return self._ring_owners[found[-HISTORY:]].tolist()
 
     def rebuild(self, owner: NDArray[np.int32]) -> None:
         """Replaces the whole ledger; every page whose new owner is FREE becomes free."""
@@ -97,9 +102,16 @@ class PagePool:
 
     def _assign(self, pages: NDArray[np.integer], owner: int | NDArray[np.int32]) -> None:
         self.owner[pages] = owner
-        self._past[pages, self._changes[pages] % HISTORY] = owner
-        self._changes[pages] += 1
         self.version += 1
+        end = self._ring_at + len(pages)
+        if end > len(self._ring_pages):
+            # Rolled so that the oldest changes are overwritten first, once in a ring's length.
+            self._ring_pages = np.roll(self._ring_pages, -self._ring_at)
+            self._ring_owners = np.roll(self._ring_owners, -self._ring_at)
+            self._ring_at, end = 0, len(pages)
+        self._ring_pages[self._ring_at : end] = pages
+        self._ring_owners[self._ring_at : end] = owner
+        self._ring_at = end
 
     def _check_owner(self, pages: PageArray, giver: int) -> None:
         wrong = self.owner[pages] != giver

@@ -36,3 +36,20 @@ def check_sequence(name: str, value: object, most: int) -> None:
         raise InvalidRequestError(
             f"{name} must hold at most {most} items, not {len(value)}", param=name
         )
+
+
+def check_text(name: str, value: object, most: int) -> None:
+    """Raises InvalidRequestError unless `value` is a string of Unicode characters, not too long."""
+    if not isinstance(value, str):
+        raise InvalidRequestError(f"{name} must be a string, not {value!r}", param=name)
+    if len(value) > most:
+        raise InvalidRequestError(
+            f"{name} must have at most {most} characters, not {len(value)}", param=name
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        # Python strings may hold half of a surrogate pair, which is no character.
+        raise InvalidRequestError(
+            f"{name} holds a lone surrogate at character {error.start}", param=name
+        ) from None

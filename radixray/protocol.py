@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
-from radixray.checks import check_int, check_number, check_sequence
+from radixray.checks import check_int, check_number, check_sequence, check_text
 from radixray.errors import (
     WIRE_ERRORS,
+    ConstraintError,
     ContextLengthError,
     InvalidRequestError,
     RadixRayError,
@@ -24,6 +25,10 @@ MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024
 MAX_CHOICES = 1024
 MAX_SEED = 2**63 - 1
+MAX_INT = 2**31 - 1
+MAX_REGEX_LENGTH = 16_384
+MAX_SALT_LENGTH = 1024
+MAX_ID_LENGTH = 256
 
 
 class Constraint(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +39,14 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     regex: str | None = None
+
+    def validate(self) -> None:
+        """Raises ConstraintError, naming the field and its limit."""
+        if self.regex is not None:
+            try:
+                check_text("regex", self.regex, MAX_REGEX_LENGTH)
+            except InvalidRequestError as error:
+                raise ConstraintError(error.message, param="regex") from None
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,9 +83,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     def validate(self) -> None:
         """Raises InvalidRequestError, naming the parameter and its limit."""
         if self.max_tokens is not None:
-            check_int("max_tokens", self.max_tokens, 0)
+            check_int("max_tokens", self.max_tokens, 0, MAX_INT)
         check_number("temperature", self.temperature, 0.0, 100.0)
-        check_int("top_k", self.top_k, -1)
+        check_int("top_k", self.top_k, -1, MAX_INT)
         if self.top_k == 0:
             raise InvalidRequestError("top_k must be -1 (off) or at least 1, not 0", param="top_k")
         check_number("top_p", self.top_p, 0.0, 1.0)
@@ -85,14 +98,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             check_int("seed", self.seed, 0, MAX_SEED)
         check_sequence("stop", self.stop, MAX_STOP_STRINGS)
         for stop in self.stop:
-            if not isinstance(stop, str) or not 1 <= len(stop) <= MAX_STOP_LENGTH:
-                raise InvalidRequestError(
-                    f"stop must hold strings of 1 to {MAX_STOP_LENGTH} characters, not {stop!r}",
-                    param="stop",
-                )
+            check_text("stop", stop, MAX_STOP_LENGTH)
+            if not stop:
+                raise InvalidRequestError("stop must not hold empty strings", param="stop")
         check_sequence("stop_token_ids", self.stop_token_ids, MAX_STOP_STRINGS)
         for token in self.stop_token_ids:
-            check_int("stop_token_ids", token, 0)
+            check_int("stop_token_ids", token, 0, MAX_INT)
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequestError(
                 f"ignore_eos must be true or false, not {self.ignore_eos!r}", param="ignore_eos"
@@ -145,7 +156,11 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
 
     def validate(self, info: ModelInfo) -> None:
         """Raises InvalidRequestError or ContextLengthError, naming parameter and limit."""
+        check_text("request_id", self.request_id, MAX_ID_LENGTH)
         self.sampling.validate()
+        if self.constraint is not None:
+            self.constraint.validate()
+        check_text("cache_salt", self.cache_salt, MAX_SALT_LENGTH)
         _check_prompt("prompt", self.prompt_ids, info)
         _check_length(len(self.prompt_ids), self.sampling.max_tokens, info)
 
@@ -173,6 +188,8 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True, tag="score"):
 
     def validate(self, info: ModelInfo) -> None:
         """Raises InvalidRequestError or ContextLengthError, naming parameter and limit."""
+        check_text("request_id", self.request_id, MAX_ID_LENGTH)
+        check_text("cache_salt", self.cache_salt, MAX_SALT_LENGTH)
         _check_prompt("prompt", self.prompt_ids, info)
         if not 1 <= len(self.choices) <= MAX_CHOICES:
             raise InvalidRequestError(

@@ -66,6 +66,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
     """Counters and gauges of one engine.
 
     Attributes:
+        reachable: False where the actor did not answer; all else is 0 then.
         steps: engine steps run since start.
         heartbeat_age_s: seconds since the engine thread last showed life.
         running, waiting: requests now.
@@ -79,6 +80,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
         ledger_violations: faults of the ledger found, and repaired, since start.
     """
 
+    reachable: bool = True
     steps: int = 0
     heartbeat_age_s: float = 0.0
     running: int = 0

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import threading
 import uuid
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from ray.exceptions import RayError
+import ray
 
+from radixray.actors.independent import independent_call, independent_task
 from radixray.actors.model_actor import HEARTBEAT_S
-from radixray.actors.wire import decode_deltas, encode
+from radixray.actors.wire import decode_deltas, encode_request
 from radixray.errors import EngineDiedError, EngineError, InvalidRequestError, RadixRayError
 from radixray.protocol import Delta, Request
+
+log = logging.getLogger("radixray")
 
 
 class Channel:
@@ -34,11 +37,11 @@ class Channel:
         self._handle = handle
         self._id = uuid.uuid4().hex
         self._inboxes: dict[str, asyncio.Queue[Delta | RadixRayError]] = {}
-        self._outbox: list[Request] = []
+        self._outbox: dict[str, bytes] = {}
         self._aborts: list[str] = []
         self._flushing = False
         self._ended = threading.Event()
-        self._reader = asyncio.ensure_future(self._read())
+        self._reader = independent_task(self._read())
         # A thread, not a task: a program that blocks its loop for long is alive all the same.
         threading.Thread(target=self._show_life, name="radixray-heartbeat", daemon=True).start()
 
@@ -48,7 +51,7 @@ class Channel:
         Raises:
             RadixRayError: the typed cause of an ``error`` Delta.
             EngineDiedError: the actor died or cannot be reached.
-            InvalidRequestError: the request's id is in use.
+            InvalidRequestError: the request's id is in use, or a value cannot be sent.
         """
         if self.broken:
             raise EngineDiedError(f"model actor {self.actor} cannot be reached")
@@ -56,8 +59,9 @@ class Channel:
             raise InvalidRequestError(
                 f"request_id {request.request_id!r} is in use", param="request_id"
             )
+        message = encode_request(request)
         inbox = self._inboxes[request.request_id] = asyncio.Queue()
-        self._outbox.append(request)
+        self._outbox[request.request_id] = message
         self._flush_soon()
         expected = 0
         finished = False
@@ -84,17 +88,20 @@ class Channel:
 
     async def close(self) -> None:
         """Ends the stream; requests under way are aborted."""
-        self._reader.cancel()
+        self.abandon()
         await asyncio.wait([self._reader])
+
+    def abandon(self) -> None:
+        """As `close`, without waiting; what is under way fails. In the channel's loop only.
+
+        Must come before Ray is shut down: a stream still read then would end the process.
+        """
+        self._ended.set()
+        self._reader.cancel()
         self._break(EngineDiedError(f"the channel to {self.actor} was closed"))
-        with contextlib.suppress(RayError):
-            await self._handle.leave.remote(self._id)
 
     def _abort(self, request: Request) -> None:
-        unsent = [other for other in self._outbox if other is not request]
-        if len(unsent) < len(self._outbox):
-            self._outbox = unsent
-        else:
+        if self._outbox.pop(request.request_id, None) is None and not self.broken:
             self._aborts.append(request.request_id)
             self._flush_soon()
 
@@ -102,17 +109,19 @@ class Channel:
         # All requests of one turn of the loop go in one call: 64 branches cost one message.
         if not self._flushing:
             self._flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            independent_call(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False
-        requests, self._outbox = self._outbox, []
+        if self.broken:
+            return
+        requests, self._outbox = list(self._outbox.values()), {}
         aborts, self._aborts = self._aborts, []
         # Not awaited: when the actor dies the stream ends too, and that fails every request.
         if aborts:
             self._handle.abort.remote(aborts)
         if requests:
-            self._handle.submit.remote(self._id, encode(requests))
+            self._handle.submit.remote(self._id, requests)
 
     async def _read(self) -> None:
         try:
@@ -122,19 +131,30 @@ class Channel:
                     if inbox is not None:
                         inbox.put_nowait(delta)
             cause: Exception | None = None
-        except RayError as error:
+        except asyncio.CancelledError:
+            if ray.is_initialized():
+                # The loop ends, or the channel is closed: the actor need not wonder about us.
+                self._handle.leave.remote(self._id)
+            raise
+        except Exception as error:  # whatever it is, nobody may wait for this stream any more
             cause = error
+            log.warning("the stream from model actor %s broke: %s", self.actor, error)
+            # Should the actor live all the same, it is not to go on for nobody.
+            self._handle.leave.remote(self._id)
         finally:
             self._ended.set()
-        died = EngineDiedError(f"model actor {self.actor} died or cannot be reached: {cause}")
+        what = "ended this stream" if cause is None else "died or cannot be reached"
+        died = EngineDiedError(f"model actor {self.actor} {what}")
         died.__cause__ = cause
         self._break(died)
 
     def _break(self, error: RadixRayError) -> None:
+        if self.broken:
+            return
         self.broken = True
         for inbox in self._inboxes.values():
             inbox.put_nowait(error)
 
     def _show_life(self) -> None:
-        while not self._ended.wait(HEARTBEAT_S):
+        while not self._ended.wait(HEARTBEAT_S) and ray.is_initialized():
             self._handle.heartbeat.remote(self._id)

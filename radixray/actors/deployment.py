@@ -12,10 +12,12 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from radixray.actors import model_actor, scheduler_actor
-from radixray.actors.engine_client import EngineClient
+from radixray.actors.engine_client import EngineClient, fetch_served_model
 from radixray.actors.handles import actor_handle
 from radixray.config import NAMESPACE, DeploymentConfig
 from radixray.errors import DeploymentError, NotInitializedError, RadixRayError
+from radixray.protocol import ModelInfo
+from radixray.tokenizer.tokenizer import Tokenizer
 
 START_TIMEOUT_S = 600.0
 """Loading a model may include downloading and converting it."""
@@ -33,15 +35,24 @@ class Deployment:
         config: what they were started with.
         owned: whether this process started them; only then does `shutdown` stop them.
         started_ray: whether this process started Ray for them.
+        identity: differs from that of a later deployment of the same name.
     """
 
     config: DeploymentConfig
     owned: bool
     started_ray: bool = False
+    identity: str = ""
+    _served: tuple[ModelInfo, Tokenizer] | None = None
 
     async def connect(self) -> EngineClient:
-        """A transport for the running event loop."""
-        return await EngineClient.connect(self.config)
+        """A transport for the running event loop.
+
+        Raises:
+            EngineDiedError: the actors cannot be reached.
+        """
+        if self._served is None:
+            self._served = await fetch_served_model(self.config)
+        return EngineClient(self.config, *self._served)
 
     def shutdown(self) -> None:
         """Stops what this process started; a deployment it only attached to lives on."""
@@ -72,10 +83,10 @@ def deploy(config: DeploymentConfig, *, address: str | None = None) -> Deploymen
                 f"another name",
                 param="name",
             )
-        return Deployment(theirs, owned=False, started_ray=started_ray)
-    deployment = Deployment(config, owned=True, started_ray=started_ray)
+        return Deployment(theirs, False, started_ray, _identity(running))
+    deployment = Deployment(config, True, started_ray)
     try:
-        _start_actors(config)
+        deployment.identity = _start_actors(config)
     except BaseException:
         deployment.shutdown()
         raise
@@ -93,7 +104,7 @@ def attach(name: str = "default", *, address: str | None = None) -> Deployment:
     scheduler = _find(DeploymentConfig(name=name).scheduler_actor)
     if scheduler is None:
         raise NotInitializedError(f"no RadixRay deployment named {name!r} runs on this cluster")
-    return Deployment(_describe(scheduler), owned=False, started_ray=started_ray)
+    return Deployment(_describe(scheduler), False, started_ray, _identity(scheduler))
 
 
 def _ensure_ray(address: str | None) -> bool:
@@ -112,7 +123,8 @@ def _ensure_ray(address: str | None) -> bool:
     return True
 
 
-def _start_actors(config: DeploymentConfig) -> None:
+def _start_actors(config: DeploymentConfig) -> str:
+    """Starts all actors and waits until they are ready; returns the deployment's identity."""
     # Held for as long as this process lives: the actors end with the one who started them.
     _HANDLES[config.name] = handles = []
     scheduler_class: Any = ray.remote(**scheduler_actor.OPTIONS)(scheduler_actor.SchedulerActor)
@@ -130,7 +142,6 @@ def _start_actors(config: DeploymentConfig) -> None:
         )
     try:
         ray.get([h.describe.remote() for h in handles], timeout=START_TIMEOUT_S)
-        ray.get([h.open.remote() for h in handles[1:]], timeout=START_TIMEOUT_S)
     except RayTaskError as error:
         cause = error.cause
         raise cause if isinstance(cause, RadixRayError) else DeploymentError(str(error)) from None
@@ -140,6 +151,11 @@ def _start_actors(config: DeploymentConfig) -> None:
         ) from error
     except RayError as error:
         raise DeploymentError(f"an actor did not start: {error}") from error
+    return _identity(handles[0])
+
+
+def _identity(scheduler: Any) -> str:
+    return scheduler._actor_id.hex()
 
 
 def _stop_actors(config: DeploymentConfig) -> None:

@@ -7,23 +7,31 @@ import contextlib
 import itertools
 import logging
 from collections.abc import AsyncGenerator
-from typing import Any
 
 import msgspec
 import numpy as np
+import ray
 from ray.exceptions import RayError
 
 from radixray.actors.channel import Channel
 from radixray.actors.handles import actor_handle
+from radixray.actors.independent import independent_call, independent_task
 from radixray.actors.wire import (
     PlaceRequest,
     decode_placements,
     decode_served_model,
-    encode,
+    encode_request,
 )
 from radixray.config import DeploymentConfig
-from radixray.errors import AbortedError, EngineDiedError
-from radixray.protocol import Delta, GenerateRequest, ModelInfo, Request, ScoreRequest, ScoreResult
+from radixray.errors import AbortedError, EngineDiedError, EngineError
+from radixray.protocol import (
+    Delta,
+    GenerateRequest,
+    ModelInfo,
+    Request,
+    ScoreRequest,
+    ScoreResult,
+)
 from radixray.reports import EngineStats, Placement
 from radixray.tokenizer.tokenizer import Tokenizer
 
@@ -33,36 +41,28 @@ log = logging.getLogger("radixray")
 
 
 class EngineClient:
-    """A `Transport` to the actors of one deployment. Belongs to one event loop."""
+    """A `Transport` to the actors of one deployment. Belongs to one event loop.
+
+    Args:
+        info, tokenizer: from `fetch_served_model`.
+
+    Raises:
+        EngineDiedError: the deployment has no scheduler actor.
+    """
 
     def __init__(self, config: DeploymentConfig, info: ModelInfo, tokenizer: Tokenizer) -> None:
         self.config = config
         self._info = info
         self._tokenizer = tokenizer
-        self._scheduler = actor_handle(config.scheduler_actor)
-        self._actors: dict[str, Any] = {
-            name: actor_handle(name) for name in map(config.model_actor, range(config.model_actors))
-        }
-        self._channels: dict[str, Channel] = {}
-        self._to_place: list[tuple[Request, asyncio.Future[Placement]]] = []
-        self._placing: set[asyncio.Future[None]] = set()
-        self._round_robin = itertools.cycle(self._actors)
-
-    @classmethod
-    async def connect(cls, config: DeploymentConfig) -> EngineClient:
-        """Fetches the served model's limits and tokenizer.
-
-        Raises:
-            EngineDiedError: the deployment's actors cannot be reached.
-        """
         try:
-            actor = actor_handle(config.model_actor(0))
-            served = decode_served_model(await actor.describe.remote())
-            return cls(config, served.info, Tokenizer(served.tokenizer))
-        except (RayError, ValueError) as error:
-            raise EngineDiedError(
-                f"deployment {config.name!r} cannot be reached: {error}"
-            ) from error
+            self._scheduler = actor_handle(config.scheduler_actor)
+        except ValueError as error:
+            raise EngineDiedError(f"deployment {config.name!r} is no more: {error}") from error
+        self._names = _names(config)
+        self._channels: dict[str, Channel] = {}
+        self._to_place: list[tuple[bytes, asyncio.Future[Placement]]] = []
+        self._placing: set[asyncio.Future[None]] = set()
+        self._round_robin = itertools.cycle(self._names)
 
     @property
     def info(self) -> ModelInfo:
@@ -93,70 +93,115 @@ class EngineClient:
         raise AbortedError(f"request {request.request_id} was aborted")
 
     async def stats(self) -> dict[str, EngineStats]:
-        """Counters of each model actor by name.
-
-        Raises:
-            EngineDiedError: an actor does not answer within STATS_TIMEOUT_S.
-        """
-        found = {}
-        for name, handle in self._actors.items():
-            try:
-                raw = await asyncio.wait_for(handle.stats.remote(), STATS_TIMEOUT_S)
-            except (RayError, TimeoutError) as error:
-                raise EngineDiedError(f"model actor {name} does not answer: {error!r}") from error
-            found[name] = msgspec.msgpack.decode(raw, type=EngineStats)
-        return found
+        """Counters of each model actor; see `Transport.stats`."""
+        stats = await asyncio.gather(*map(_stats, self._names))
+        return dict(zip(self._names, stats, strict=True))
 
     async def close(self) -> None:
-        """Closes all channels; requests under way are aborted."""
+        """Closes all channels; requests under way fail."""
         await asyncio.gather(*(channel.close() for channel in self._channels.values()))
         self._channels.clear()
 
+    def abandon(self) -> None:
+        """As `close`, without waiting. In the client's loop only, and before Ray is shut down."""
+        for channel in self._channels.values():
+            channel.abandon()
+        self._channels.clear()
+
     async def _run(self, request: Request) -> AsyncGenerator[Delta, None]:
-        placement = await self._place(request)
-        channel = self._channels.get(placement.actor)
+        begun = False
+        for attempts_left in reversed(range(len(self._names))):
+            placement = await self._place(request)
+            try:
+                channel = self._channel(placement.actor)
+                async with contextlib.aclosing(channel.run(request)) as deltas:
+                    async for delta in deltas:
+                        begun = True
+                        yield delta
+                return
+            except EngineDiedError:
+                if not ray.is_initialized():
+                    raise
+                independent_call(self._scheduler.unreachable.remote, placement.actor)
+                # Nothing has been delivered: another actor can start it all the same.
+                if begun or attempts_left == 0:
+                    raise
+
+    def _channel(self, actor: str) -> Channel:
+        channel = self._channels.get(actor)
         if channel is None or channel.broken:
-            channel = self._channels[placement.actor] = Channel(
-                placement.actor, self._actors[placement.actor]
-            )
-        async with contextlib.aclosing(channel.run(request)) as deltas:
-            async for delta in deltas:
-                yield delta
+            try:
+                handle = actor_handle(actor)
+            except ValueError as error:
+                raise EngineDiedError(f"model actor {actor} is no more: {error}") from error
+            channel = self._channels[actor] = Channel(actor, handle)
+        return channel
 
     async def _place(self, request: Request) -> Placement:
-        if len(self._actors) == 1:
-            return Placement(actor=next(iter(self._actors)), matched=0, reason="only")
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Placement] = loop.create_future()
+        if len(self._names) == 1:
+            return Placement(actor=self._names[0], matched=0, reason="only")
+        tokens = np.array(request.prompt_ids, np.int32).tobytes()
+        message = encode_request(PlaceRequest(request.request_id, request.cache_salt, tokens))
+        answer: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
         if not self._to_place:
-            loop.call_soon(self._ask_scheduler)
-        self._to_place.append((request, answer))
+            independent_call(self._ask_scheduler)
+        self._to_place.append((message, answer))
         return await answer
 
     def _ask_scheduler(self) -> None:
         # All requests of one turn of the loop are placed by one call.
         asked, self._to_place = self._to_place, []
-        task = asyncio.ensure_future(self._place_all(asked))
+        task = independent_task(self._place_all(asked))
         self._placing.add(task)
         task.add_done_callback(self._placing.discard)
 
-    async def _place_all(self, asked: list[tuple[Request, asyncio.Future[Placement]]]) -> None:
-        requests = [
-            PlaceRequest(
-                request.request_id,
-                request.cache_salt,
-                np.array(request.prompt_ids, np.int32).tobytes(),
-            )
-            for request, _ in asked
-        ]
+    async def _place_all(self, asked: list[tuple[bytes, asyncio.Future[Placement]]]) -> None:
         try:
-            placements = decode_placements(await self._scheduler.place.remote(encode(requests)))
-        except RayError as error:
-            # The scheduler actor restarts by itself; no request needs to wait for it.
-            log.warning("the scheduler actor cannot be reached, placing in turn: %s", error)
-            placements = [
-                Placement(actor=next(self._round_robin), matched=0, reason="load") for _ in asked
-            ]
+            placements = await self._placements([message for message, _ in asked])
+        except Exception as error:  # whatever it is, nobody may wait for an answer any more
+            for _, answer in asked:
+                if not answer.done():
+                    answer.set_exception(EngineError(f"the request cannot be placed: {error!r}"))
+            return
         for (_, answer), placement in zip(asked, placements, strict=True):
             if not answer.done():
                 answer.set_result(placement)
+
+    async def _placements(self, requests: list[bytes]) -> list[Placement]:
+        try:
+            return decode_placements(await self._scheduler.place.remote(requests))
+        except RayError as error:
+            # The scheduler actor restarts by itself; no request needs to wait for it.
+            log.warning("the scheduler actor cannot be reached, placing in turn: %s", error)
+            return [
+                Placement(actor=next(self._round_robin), matched=0, reason="load") for _ in requests
+            ]
+
+
+async def fetch_served_model(config: DeploymentConfig) -> tuple[ModelInfo, Tokenizer]:
+    """The served model's limits and tokenizer, from whichever model actor answers.
+
+    Raises:
+        EngineDiedError: none can be reached.
+    """
+    cause: Exception | None = None
+    for name in _names(config):
+        try:
+            served = decode_served_model(await actor_handle(name).describe.remote())
+        except (RayError, ValueError) as error:
+            cause = error
+            continue
+        return served.info, Tokenizer(served.tokenizer)
+    raise EngineDiedError(f"deployment {config.name!r} cannot be reached: {cause}") from cause
+
+
+async def _stats(name: str) -> EngineStats:
+    try:
+        raw = await asyncio.wait_for(actor_handle(name).stats.remote(), STATS_TIMEOUT_S)
+    except (RayError, TimeoutError, ValueError):
+        return EngineStats(reachable=False)
+    return msgspec.msgpack.decode(raw, type=EngineStats)
+
+
+def _names(config: DeploymentConfig) -> list[str]:
+    return [config.model_actor(index) for index in range(config.model_actors)]

@@ -15,9 +15,9 @@ import ray
 
 from radixray.actors.consumers import Consumers
 from radixray.actors.handles import actor_handle
-from radixray.actors.wire import ServedModel, decode_requests, encode
+from radixray.actors.wire import ServedModel, decode_request, encode
 from radixray.config import EngineConfig
-from radixray.errors import EngineDiedError, InvalidRequestError, RadixRayError
+from radixray.errors import EngineError, InvalidRequestError, RadixRayError
 from radixray.protocol import Delta, ErrorInfo, GenerateRequest, Request
 from radixray.reports import CacheSnapshot, StepReport
 
@@ -52,7 +52,7 @@ class ModelActor:
 
     def __init__(self, name: str, scheduler: str, config: EngineConfig, cpu_threads: int) -> None:
         self._name = name
-        self._scheduler_name = scheduler
+        self._scheduler = actor_handle(scheduler)
         self._incarnation = uuid.uuid4().hex
         self._sequence = 0
         self._consumers = Consumers()
@@ -61,6 +61,8 @@ class ModelActor:
         self._startup_error: RadixRayError | None = None
         try:
             self._start_engine(config, cpu_threads)
+            # The scheduler learns that this incarnation is there, and has an empty cache.
+            self._report([], [])
         except RadixRayError as error:
             # Raised by `describe`, typed; an exception here would reach the caller as text.
             self._startup_error = error
@@ -145,13 +147,12 @@ class ModelActor:
         answer: Future[bytes] = Future()
 
         def take(engine: Engine) -> None:
-            # All events must stand in the queue to the loop that numbers them before the
-            # snapshot does; an abort or a flush since the last step left some in the cache.
+            # An abort or a flush since the last step left events in the cache.
             self._from_engine(StepOutput(events=engine.cache.drain_events()))
-            loop = self._generate_loop
             events = engine.cache.snapshot()
-            loop.call_soon_threadsafe(
-                lambda: answer.set_result(
+
+            def reply() -> None:
+                answer.set_result(
                     encode(
                         CacheSnapshot(
                             actor=self._name,
@@ -161,24 +162,25 @@ class ModelActor:
                         )
                     )
                 )
-            )
+
+            if self._loop is None:
+                reply()
+            else:
+                # Events up to here stand in the queue to the loop that numbers them; they must
+                # go first.
+                self._loop.call_soon_threadsafe(reply)
 
         self._engine.call(take)
         return await asyncio.wrap_future(answer)
 
     @ray.method(concurrency_group="generate")
-    async def open(self) -> None:
-        """Lets the generate loop introduce itself; to be called once before all else."""
-        self._adopt_loop()
-
-    @ray.method(concurrency_group="generate")
-    async def submit(self, consumer_id: str, requests: bytes) -> None:
-        """Queues requests (msgpack list); their Deltas go to the consumer's stream.
+    async def submit(self, consumer_id: str, requests: list[bytes]) -> None:
+        """Queues requests; their Deltas go to the consumer's stream.
 
         A request that is refused ends with a Delta with an error.
         """
         self._adopt_loop()
-        for request in decode_requests(requests):
+        for request in map(decode_request, requests):
             if not self._consumers.own(consumer_id, request.request_id):
                 error = InvalidRequestError(
                     f"request_id {request.request_id!r} is in use", param="request_id"
@@ -218,18 +220,10 @@ class ModelActor:
         """Ends the consumer's stream and aborts its requests."""
         self._remove_consumer(consumer_id)
 
-    @property
-    def _generate_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            raise EngineDiedError("the model actor was used before it was opened")
-        return self._loop
-
     def _adopt_loop(self) -> None:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._scheduler = actor_handle(self._scheduler_name)
             self._spawn(self._reap_silent_consumers())
-            self._report([], [])
 
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.ensure_future(coroutine)
@@ -244,6 +238,10 @@ class ModelActor:
         except RadixRayError as error:
             self._refuse(request, error)
             return
+        except Exception as error:  # a bug of ours; whoever waits for the request must hear of it
+            log.exception("a constraint could not be compiled")
+            self._refuse(request, EngineError(f"the constraint could not be compiled: {error!r}"))
+            return
         if self._consumers.is_owned(request.request_id):
             self._engine.submit(request, compiled.matcher())
         else:
@@ -255,8 +253,10 @@ class ModelActor:
         self._report([], [request.request_id])
 
     def _from_engine(self, output: StepOutput) -> None:
-        # In the engine's thread: one wake-up of the loop a step.
-        self._generate_loop.call_soon_threadsafe(self._dispatch, output)
+        # In the engine's thread: one wake-up of the loop a step. Without a loop nothing was ever
+        # submitted: the cache is empty, and a flush of it is no news.
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._dispatch, output)
 
     def _dispatch(self, output: StepOutput) -> None:
         finished = [d.request_id for d in output.deltas if d.finish_reason is not None]
@@ -284,7 +284,11 @@ class ModelActor:
 
     async def _reap_silent_consumers(self) -> None:
         while True:
+            woke_by = time.monotonic() + HEARTBEAT_S
             await asyncio.sleep(HEARTBEAT_S)
+            if time.monotonic() > woke_by + HEARTBEAT_S:
+                # We slept, not they: their heartbeats stand in the queue behind this.
+                continue
             for consumer_id in self._consumers.silent_since(time.monotonic() - LEASE_S):
                 log.warning("consumer %s is silent; its requests are aborted", consumer_id)
                 self._remove_consumer(consumer_id)

@@ -10,7 +10,7 @@ from ray.exceptions import RayError
 
 from radixray.actors.handles import actor_handle
 from radixray.actors.wire import (
-    decode_place_requests,
+    decode_place_request,
     decode_report,
     decode_snapshot,
     encode,
@@ -45,12 +45,12 @@ class SchedulerActor:
         """The deployment this scheduler belongs to."""
         return self._config
 
-    async def place(self, requests: bytes) -> bytes:
-        """Placements for a list of PlaceRequests, in order."""
+    async def place(self, requests: list[bytes]) -> bytes:
+        """Placements for PlaceRequests, in order."""
         return encode(
             [
                 self._router.place(r.request_id, r.namespace, token_array(r.tokens))
-                for r in decode_place_requests(requests)
+                for r in map(decode_place_request, requests)
             ]
         )
 
@@ -59,6 +59,10 @@ class SchedulerActor:
         news = decode_report(report)
         if not self._router.report(news):
             self._ask_snapshot(news.actor)
+
+    async def unreachable(self, actor: str) -> None:
+        """A caller could not reach a model actor; nothing is placed there until it reports."""
+        self._router.unreachable(actor)
 
     def _ask_snapshot(self, actor: str) -> None:
         if actor in self._asking:

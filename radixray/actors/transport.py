@@ -43,9 +43,5 @@ class Transport(Protocol):
         ...
 
     async def stats(self) -> dict[str, EngineStats]:
-        """Counters of each model actor by name.
-
-        Raises:
-            EngineDiedError: an actor cannot be reached.
-        """
+        """Counters of each model actor by name; one that does not answer is not `reachable`."""
         ...

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from radixray.errors import InvalidRequestError
 from radixray.protocol import Delta, ModelInfo, Request, TokenizerFiles
 from radixray.reports import CacheSnapshot, CacheTree, PinReport, Placement, StepReport
 
@@ -33,12 +34,25 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-decode_requests = msgspec.msgpack.Decoder(list[Request]).decode
+decode_request = msgspec.msgpack.Decoder(Request).decode
 decode_deltas = msgspec.msgpack.Decoder(list[Delta]).decode
-decode_place_requests = msgspec.msgpack.Decoder(list[PlaceRequest]).decode
+decode_place_request = msgspec.msgpack.Decoder(PlaceRequest).decode
 decode_placements = msgspec.msgpack.Decoder(list[Placement]).decode
 decode_report = msgspec.msgpack.Decoder(StepReport).decode
 decode_snapshot = msgspec.msgpack.Decoder(CacheSnapshot).decode
 decode_served_model = msgspec.msgpack.Decoder(ServedModel).decode
 decode_pin_report = msgspec.msgpack.Decoder(PinReport).decode
 decode_cache_tree = msgspec.msgpack.Decoder(CacheTree).decode
+
+
+def encode_request(request: Request | PlaceRequest) -> bytes:
+    """One request for the wire; apart from others, so that one that has no form harms no other.
+
+    Raises:
+        InvalidRequestError: it holds a value that has no msgpack form; validation lets none pass
+            that it knows of.
+    """
+    try:
+        return encode(request)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise InvalidRequestError(f"the request cannot be sent: {error}") from error

@@ -22,14 +22,16 @@ class _OpenMessage:
     """A message being written.
 
     Attributes:
-        content: its text so far.
-        footer: what closes it; None until its beginning has been written, which happens when the
-            first generation needs it.
+        unwritten: its text so far, until its beginning is written, which happens when the first
+            generation needs it.
+        footer: what closes it; None until then.
+        start: where its text begins in the transcript's; from then on.
     """
 
     role: str
-    content: str = ""
+    unwritten: str = ""
     footer: str | None = None
+    start: int = 0
 
 
 class Transcript:
@@ -53,7 +55,7 @@ class Transcript:
     def messages(self) -> list[dict[str, Any]]:
         """The messages so far, the open one included."""
         open_ = self._open
-        last = [] if open_ is None else [{"role": open_.role, "content": open_.content}]
+        last = [] if open_ is None else [{"role": open_.role, "content": self._content_of(open_)}]
         return [dict(message) for message in self._messages] + last
 
     def open_role(self, role: str) -> None:
@@ -68,7 +70,7 @@ class Transcript:
         """
         message, self._open = self._open, None
         assert message is not None
-        self._messages.append({"role": message.role, "content": message.content})
+        self._messages.append({"role": message.role, "content": self._content_of(message)})
         rendered = self._template.render(self._messages, False)
         added = self._added(rendered)
         self.content.add_text(added if message.footer is None else message.footer, template=True)
@@ -79,8 +81,9 @@ class Transcript:
         if self._open is None:
             self.content.add_text(text)
             return
-        self._open.content += text
-        if self._open.footer is not None:
+        if self._open.footer is None:
+            self._open.unwritten += text
+        else:
             self.content.add_text(text, template=True)
 
     def prompt_ids(self) -> list[int]:
@@ -92,7 +95,9 @@ class Transcript:
         message = self._open
         if message is not None and message.footer is None:
             header, message.footer = self._frame(message.role)
-            self.content.add_text(header + message.content, template=True)
+            self.content.add_text(header, template=True)
+            message.start = len(self.content.text)
+            self.content.add_text(message.unwritten, template=True)
         return self.content.prompt_ids()
 
     def add_output(
@@ -100,8 +105,10 @@ class Transcript:
     ) -> None:
         """Appends a request's output, as `Content.add_output`."""
         self.content.add_output(prompt_ids, token_ids, text, cut=cut)
-        if self._open is not None:
-            self._open.content += text
+
+    def _content_of(self, message: _OpenMessage) -> str:
+        written = message.footer is not None
+        return self.content.text[message.start :] if written else message.unwritten
 
     def _frame(self, role: str) -> tuple[str, str]:
         """What comes before and after the content of the next message."""

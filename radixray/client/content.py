@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from radixray.tokenizer.detokenizer import IncrementalDetokenizer
 from radixray.tokenizer.tokenizer import Tokenizer
 
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
 
 class Content:
     """Text and generated tokens, in the order they came.
@@ -14,12 +16,14 @@ class Content:
     Generated ids are kept as they are. Text waits untokenised until a request needs it: text
     appended meanwhile may still merge with its end.
 
-    Attributes:
-        text: the whole text.
+    A generation may end within a character. Its first bytes read as � until the next generation
+    brings the rest, so the text is always what the tokens decode to.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.text = ""
+        self._text = ""
+        self._loose_ids: list[int] = []  # generated last, within a character
+        self._loose = ""  # how they read
         self._tokenizer = tokenizer
         self._ids: list[int] = []
         self._tail = ""
@@ -28,15 +32,23 @@ class Content:
     def copy(self) -> Content:
         """An independent copy."""
         other = Content(self._tokenizer)
-        other.text, other._tail, other._begun = self.text, self._tail, self._begun
+        other._text, other._tail, other._begun = self._text, self._tail, self._begun
         other._ids = self._ids.copy()
+        other._loose_ids, other._loose = self._loose_ids, self._loose
         return other
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return self._text + self._loose
 
     def add_text(self, text: str, *, template: bool = False) -> None:
         """Appends text. A chat template writes its own beginning of text; else it is added."""
         self._begin(template=template)
         self._tail += text
-        self.text += text
+        if text:
+            self._settle()
+            self._text += text
 
     def prompt_ids(self) -> list[int]:
         """All tokens so far, the text tokenised."""
@@ -65,7 +77,27 @@ class Content:
         self._ids = [*prompt_ids, *token_ids[:kept]]
         # The rest of a token that the stop string cut is text again.
         self._tail = text[length:]
-        self.text += text
+        if cut or not (self._loose_ids or text.endswith(_REPLACEMENT)):
+            self._settle()
+            self._text += text
+        else:
+            self._add_loose(token_ids)
+
+    def _add_loose(self, token_ids: Sequence[int]) -> None:
+        """Appends the text of tokens that begin, or end, within a character."""
+        detokenizer = IncrementalDetokenizer(self._tokenizer)
+        ids = [*self._loose_ids, *token_ids]
+        whole = 0
+        for count, token_id in enumerate(ids, start=1):
+            self._text += detokenizer.push([token_id])
+            if not detokenizer.pending:
+                whole = count
+        self._loose_ids, self._loose = ids[whole:], detokenizer.finish()
+
+    def _settle(self) -> None:
+        """Bytes of a character that text follows can no longer become one."""
+        self._text += self._loose
+        self._loose_ids, self._loose = [], ""
 
     def _begin(self, *, template: bool = False) -> None:
         if not self._begun:

@@ -69,6 +69,9 @@ class Forks(Sequence["State"]):
         Each such variable becomes a list on the parent, aligned with the branches; a branch that
         did not set it has None there. It replaces a variable of the same name.
 
+        Cancelling the wait leaves the branches running, and the program's end waits for them;
+        `cancel` ends them.
+
         Args:
             return_exceptions: a failed branch does not raise; its ProgramError stands at its
                 index, in the lists too.

@@ -13,7 +13,7 @@ from radixray.client.parameters import RUN_DEFAULTS, check_parameters
 from radixray.client.results import ProgramResult, StreamEvent
 from radixray.client.run_context import RunContext
 from radixray.client.state import State
-from radixray.client.variables import Var
+from radixray.client.variables import settled
 from radixray.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class Function:
         """The program with settings for `remote`.
 
         Args:
-            num_cpus: what its Ray task reserves.
+            num_cpus: what its Ray task reserves, also while it waits. A program that awaits
+                other programs' `remote` needs 0 here, or it may hold what they wait for.
             deployment: the name of the RadixRay deployment it attaches to; by default that of
                 this process's runtime.
         """
@@ -192,10 +193,10 @@ class Function:
             await run.close()
             raise
         # What failed and was survived has no value to give.
-        variables = {name: var.result for name, var in state._variables.items() if var.ready}
+        ready = {name: var for name, var in state._variables.items() if var.ready}
         return ProgramResult(
-            value=value.value if isinstance(value, Var) else value,
-            variables=variables,
+            value=settled(value),
+            variables={name: settled(var.result) for name, var in ready.items()},
             usage=run.usage,
             _text=state.text(),
             _messages=state.messages(),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from radixray.client.results import ProgramResult
+from radixray.errors import AbortedError
 
 
 async def map_rows(
@@ -26,10 +27,17 @@ async def map_rows(
     async def one(index: int, row: Any) -> ProgramResult:
         try:
             return replace(await run_row(row), index=index)
-        except Exception as error:
-            if not return_errors:
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
                 raise
-            return ProgramResult(index=index, error=error)
+            # The program cancelled itself, which is no reason to cancel the other rows.
+            error: Exception = AbortedError(f"the program of row {index} was cancelled")
+        except Exception as failure:
+            error = failure
+        if not return_errors:
+            raise error
+        return ProgramResult(index=index, error=error)
 
     remaining = enumerate(rows)
     running: set[asyncio.Task[ProgramResult]] = set()

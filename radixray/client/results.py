@@ -8,8 +8,30 @@ from typing import Any
 from radixray.protocol import Usage
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gen:
+class _Text:
+    """A result that reads, and compares with strings, as its text."""
+
+    text: str
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            return self.text == other
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def value(self) -> str:
+        """The text."""
+        return self.text
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gen(_Text):
     """The result of a generation; as a string, its text.
 
     Attributes:
@@ -28,17 +50,9 @@ class Gen:
     usage: Usage
     request_id: str
 
-    @property
-    def value(self) -> str:
-        """The text."""
-        return self.text
 
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Choice(_Text):
     """The result of a selection; as a string, the text chosen.
 
     Attributes:
@@ -56,14 +70,6 @@ class Choice:
     logprobs: list[list[float]]
     usage: Usage
     request_id: str
-
-    @property
-    def value(self) -> str:
-        """The text chosen."""
-        return self.text
-
-    def __str__(self) -> str:
-        return self.text
 
 
 def plain_value(result: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
+import threading
 from types import TracebackType
 
 from radixray.actors.deployment import Deployment, deploy
@@ -12,6 +12,9 @@ from radixray.actors.engine_client import EngineClient
 from radixray.config import DEFAULT_MODEL, DeploymentConfig, Dtype, EngineConfig
 from radixray.errors import InvalidRequestError, NotInitializedError
 from radixray.reports import EngineStats
+
+ABANDON_TIMEOUT_S = 2.0
+"""A loop that is busy for longer keeps its streams; Ray then ends them."""
 
 
 class Runtime:
@@ -24,9 +27,7 @@ class Runtime:
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
         # A client's futures belong to one loop; programs may run in several.
-        self._clients: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, asyncio.Task[EngineClient]
-        ] = weakref.WeakKeyDictionary()
+        self._clients: dict[asyncio.AbstractEventLoop, asyncio.Task[EngineClient]] = {}
 
     @property
     def config(self) -> DeploymentConfig:
@@ -39,29 +40,59 @@ class Runtime:
         Raises:
             EngineDiedError: the actors cannot be reached.
         """
+        self._forget_closed_loops()
         loop = asyncio.get_running_loop()
         connecting = self._clients.get(loop)
-        if connecting is None or (connecting.done() and connecting.exception() is not None):
+        if connecting is None or (connecting.done() and _result_of(connecting) is None):
             connecting = self._clients[loop] = loop.create_task(self._deployment.connect())
         # Shielded: many programs may wait for this, and one of them being cancelled is no reason.
         return await asyncio.shield(connecting)
 
     async def stats(self) -> dict[str, EngineStats]:
-        """Counters of each model actor by name."""
+        """Counters of each model actor; one that does not answer is not `reachable`."""
         return await (await self.transport()).stats()
 
     async def aclose(self) -> None:
         """Closes this loop's transport; the deployment lives on."""
         connecting = self._clients.pop(asyncio.get_running_loop(), None)
         if connecting is not None:
-            await (await connecting).close()
+            await asyncio.wait([connecting])
+            client = _result_of(connecting)
+            if client is not None:
+                await client.close()
 
     def shutdown(self) -> None:
-        """Stops the actors, and Ray, as far as this process started them."""
+        """Stops the actors, and Ray, as far as this process started them.
+
+        Programs that still run fail with EngineDiedError.
+        """
         global _current
         if _current is self:
             _current = None
+        self.abandon()
         self._deployment.shutdown()
+
+    def abandon(self) -> None:
+        """Leaves the deployment: requests under way fail, in whichever loop they are."""
+        clients, self._clients = self._clients, {}
+        for loop, connecting in clients.items():
+            if loop.is_closed():
+                continue
+            if loop.is_running() and loop is not _running_loop():
+                done = threading.Event()
+                loop.call_soon_threadsafe(_abandon, connecting, done)
+                done.wait(ABANDON_TIMEOUT_S)
+            else:
+                _abandon(connecting)
+
+    def is_same(self, deployment: Deployment) -> bool:
+        """Whether this uses the very deployment, not one that had its name before."""
+        return self._deployment.identity == deployment.identity
+
+    @property
+    def owned(self) -> bool:
+        """Whether this process started the deployment."""
+        return self._deployment.owned
 
     async def __aenter__(self) -> Runtime:
         return self
@@ -76,6 +107,32 @@ class Runtime:
             await self.aclose()
         finally:
             self.shutdown()
+
+    def _forget_closed_loops(self) -> None:
+        for loop in [loop for loop in self._clients if loop.is_closed()]:
+            del self._clients[loop]
+
+
+def _abandon(connecting: asyncio.Task[EngineClient], done: threading.Event | None = None) -> None:
+    client = _result_of(connecting) if connecting.done() else None
+    if client is not None:
+        client.abandon()
+    connecting.cancel()
+    if done is not None:
+        done.set()
+
+
+def _result_of(connecting: asyncio.Task[EngineClient]) -> EngineClient | None:
+    if connecting.cancelled() or connecting.exception() is not None:
+        return None
+    return connecting.result()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 _current: Runtime | None = None
@@ -135,13 +192,24 @@ def init(
 def attach(name: str = "default", *, address: str | None = None) -> Runtime:
     """Uses a deployment that runs already, e.g. one started by ``radixray serve``.
 
+    Leaves the one attached to before, if any.
+
     Raises:
         NotInitializedError: there is none of that name.
         DeploymentError: no Ray cluster can be reached.
+        InvalidRequestError: a runtime that this process started is in use.
     """
-    if _current is not None and _current.config.name == name:
-        return _current
-    return _use(attach_deployment(name, address=address))
+    deployment = attach_deployment(name, address=address)
+    if _current is not None:
+        if _current.is_same(deployment):
+            return _current
+        if _current.owned:
+            raise InvalidRequestError(
+                f"this process runs deployment {_current.config.name!r}; call rr.shutdown() first",
+                param="name",
+            )
+        _current.abandon()
+    return _use(deployment)
 
 
 def shutdown() -> None:

@@ -50,6 +50,7 @@ class State:
         self._children: list[State] = []
         self._usage = Usage()
         self._role: str | None = None
+        self._role_inherited = False
 
     def __iadd__(self, value: Expression | str) -> State:
         """Appends text, an expression, or their concatenation; never waits.
@@ -111,8 +112,10 @@ class State:
         return name in self._variables
 
     def set(self, name: str, value: Any) -> None:
-        """Sets a variable."""
-        self._variables[name] = Var(name, self._queue, constant=value)
+        """Sets a variable; of another variable, it takes the result, as soon as it is there."""
+        self._variables[name] = (
+            value.alias(name) if isinstance(value, Var) else Var(name, self._queue, constant=value)
+        )
 
     def get(self, name: str, default: Any = None) -> Any:
         """The variable, or `default` where there is none."""
@@ -160,7 +163,7 @@ class State:
     @property
     def usage(self) -> Usage:
         """The sum over the finished requests of this state and its branches."""
-        return sum((child.usage for child in self._children), self._usage)
+        return sum((state._usage for state in self._family()), Usage())
 
     @property
     def error(self) -> ProgramError | None:
@@ -237,15 +240,21 @@ class State:
 
     @contextmanager
     def _in_role(self, role: str) -> Iterator[None]:
-        if self._role is not None:
+        if self._role is not None and not self._role_inherited:
             raise nested_role_error(role, self._role)
-        self._role = role
+        if self._role is not None:
+            # Open where this branch was forked off; only its next message can end it here.
+            self._queue.do(f"{self._role} role", self._transcript_closes_role)
+        self._role, self._role_inherited = role, False
         self._queue.do(f"{role} role", lambda: self._transcript.open_role(role))
         try:
             yield
         finally:
             self._role = None
-            self._queue.do(f"{role} role", lambda: self._transcript.close_role())
+            self._queue.do(f"{role} role", self._transcript_closes_role)
+
+    def _transcript_closes_role(self) -> None:
+        self._transcript.close_role()
 
     def _add_text(self, text: str) -> None:
         self._transcript.add_text(text)
@@ -262,7 +271,7 @@ class State:
 
     def _new_branch(self, index: int, point: Pending[Transcript]) -> State:
         branch = State(self._run, (*self._branch, index))
-        branch._role = self._role
+        branch._role, branch._role_inherited = self._role, self._role is not None
         branch._inherited = {name: var.copy() for name, var in self._variables.items()}
         branch._variables = branch._inherited.copy()
         branch._queue.submit("fork", partial(branch._adopt, self._queue, point))
@@ -287,9 +296,15 @@ class State:
         }
 
     def _cancel(self) -> None:
-        self._queue.cancel()
-        for child in self._children:
-            child._cancel()
+        for state in self._family():
+            state._queue.cancel()
+
+    def _family(self) -> list[State]:
+        """This state and all branches below it. A loop: forks may nest deeper than Python."""
+        family: list[State] = [self]
+        for state in family:
+            family += state._children
+        return family
 
     # Helpers
 

@@ -10,7 +10,7 @@ from typing import Any
 from radixray.client.expressions import Expression
 from radixray.client.op_queue import OpQueue
 from radixray.client.results import plain_value
-from radixray.errors import NotReadyError, ProgramError
+from radixray.errors import InvalidRequestError, NotReadyError, ProgramError
 
 
 class Var(Expression):
@@ -64,11 +64,33 @@ class Var(Expression):
         """The value as text."""
         return str(self.value)
 
+    def alias(self, name: str) -> Var:
+        """The same result under another name."""
+        return Var(name, self._queue, self._future, self._constant)
+
     def copy(self) -> Var:
-        """For a branch: a set value is copied deeply, so that no branch sees another's changes."""
+        """For a branch: a set value is copied deeply, so that no branch sees another's changes.
+
+        Raises:
+            InvalidRequestError: the value cannot be copied.
+        """
         if self._future is not None:
             return self
-        return Var(self.name, self._queue, constant=copy.deepcopy(self._constant))
+        try:
+            constant = copy.deepcopy(self._constant)
+        except Exception as error:
+            raise InvalidRequestError(
+                f"variable {self.name!r} cannot be copied for the branches of a fork: {error}",
+                param=self.name,
+            ) from error
+        return Var(self.name, self._queue, constant=constant)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Var:
+        return self  # its result never changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # In another process only the result has a meaning.
+        return _as_it_is, (self.result,)
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._wait().__await__()
@@ -92,3 +114,18 @@ class Var(Expression):
 
     def __repr__(self) -> str:
         return f"Var({self.name!r}, {'ready' if self.ready else 'not ready'})"
+
+
+def _as_it_is(result: Any) -> Any:
+    return result
+
+
+def settled(value: Any) -> Any:
+    """`value` with each Var in it, however deep in lists, tuples and dicts, as its value."""
+    if isinstance(value, Var):
+        return settled(value.value)
+    if type(value) in (list, tuple):
+        return type(value)(map(settled, value))
+    if type(value) is dict:
+        return {key: settled(item) for key, item in value.items()}
+    return value

@@ -103,9 +103,10 @@ class Engine:
             raise InvalidRequestError(
                 f"request_id {request.request_id!r} is in use", param="request_id"
             )
-        if len(self._waiting) >= self.info.max_queued_requests:
+        waiting = len({id(sequence.task) for sequence in self._waiting.values()})
+        if waiting >= self.info.max_queued_requests:
             raise OverloadedError(
-                f"{len(self._waiting)} requests wait; the limit is max_queued_requests="
+                f"{waiting} requests wait; the limit is max_queued_requests="
                 f"{self.info.max_queued_requests}",
                 param="max_queued_requests",
             )

@@ -65,12 +65,12 @@ def _penalise(logits: torch.Tensor, row: SamplingRow) -> None:
 
 def _sample_row(logits: torch.Tensor, row: SamplingRow) -> int:
     params = row.params
-    # Subtract the maximum first: tiny temperatures must not overflow to inf - inf.
-    scaled = (logits - logits.max()) / params.temperature
+    # The maximum first, in float64: tiny temperatures must give neither inf - inf nor 0 / 0.
+    scaled = (logits.double() - logits.max()) / params.temperature
     ids: torch.Tensor | None = None
     if 0 < params.top_k < scaled.numel():
         scaled, ids = torch.topk(scaled, params.top_k)
-    probs = torch.softmax(scaled, dim=-1, dtype=torch.float64)
+    probs = torch.softmax(scaled, dim=-1)
     if params.top_p < 1:
         if ids is None:
             probs, ids = torch.sort(probs, descending=True, stable=True)

@@ -204,11 +204,13 @@ class ScoreTask(_TaskBase):
         self._choices = request.choices
         self._logprobs = [[0.0] * len(choice) for choice in request.choices]
         self._scored_by: dict[str, list[int]] = {}
-        carriers: dict[tuple[int, ...], str] = {}
-        for index in sorted(range(len(self._choices)), key=lambda i: -len(self._choices[i])):
-            body = tuple(self._choices[index][:-1])
-            carrier = carriers.get(body)
-            if carrier is None:
+        bodies = [tuple(choice[:-1]) for choice in request.choices]
+        last: tuple[int, ...] | None = None
+        carrier = ""
+        # In descending order, what extends a body comes right before it.
+        for index in sorted(range(len(bodies)), key=bodies.__getitem__, reverse=True):
+            body = bodies[index]
+            if last is None or last[: len(body)] != body:
                 carrier = f"{request.request_id}#{len(self.sequences)}"
                 self.sequences.append(
                     LiveSequence(
@@ -220,9 +222,7 @@ class ScoreTask(_TaskBase):
                         arrival=arrival,
                     )
                 )
-                carriers.update(
-                    (body[:n], carrier) for n in range(len(body) + 1) if body[:n] not in carriers
-                )
+                last = body
             self._scored_by.setdefault(carrier, []).append(index)
 
     def score(self, sequence: LiveSequence, position: int, logits: torch.Tensor) -> None:

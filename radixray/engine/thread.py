@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from radixray.engine.engine import Engine, StepOutput
-from radixray.errors import EngineError, RadixRayError
+from radixray.errors import EngineError, InvalidRequestError, RadixRayError
 from radixray.fsm.matcher import Matcher
 from radixray.protocol import Delta, ErrorInfo, Request
 from radixray.reports import EngineStats, PinReport
@@ -86,6 +86,8 @@ class EngineThread:
         """
 
         def pin(engine: Engine) -> PinReport:
+            if len(token_ids) % 4:
+                raise InvalidRequestError("token_ids must be int32 ids", param="token_ids")
             tokens = np.frombuffer(token_ids, np.int32)
             cache = engine.cache
             made = cache.pin(namespace, tokens, ttl_s, owner)

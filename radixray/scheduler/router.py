@@ -37,6 +37,7 @@ class Router:
         self._news: dict[str, tuple[str, int]] = {}
         self._newest: dict[str, tuple[str, int]] = {}
         self._underway: OrderedDict[str, _Underway] = OrderedDict()
+        self._down: set[str] = set()
 
     @property
     def loads(self) -> dict[str, ActorLoad]:
@@ -46,7 +47,9 @@ class Router:
     def place(self, request_id: str, namespace: str, tokens: TokenArray) -> Placement:
         """Chooses an actor and counts the request as its load until it finishes."""
         self._forget_lost()
-        placement = place(len(tokens), self._index.match(namespace, tokens), self._loads)
+        # With all of them down, one may be back by the time the request gets there.
+        up = {actor: load for actor, load in self._loads.items() if actor not in self._down}
+        placement = place(len(tokens), self._index.match(namespace, tokens), up or self._loads)
         prefill = len(tokens) - placement.matched
         self.finished(request_id)
         self._underway[request_id] = _Underway(
@@ -68,8 +71,15 @@ class Router:
         load.requests -= 1
         load.prefill_tokens -= underway.prefill_tokens
 
+    def unreachable(self, actor: str) -> None:
+        """A caller could not reach `actor`: nothing goes there until it reports again."""
+        if actor in self._loads and actor not in self._down:
+            self._down.add(actor)
+            self._forget(actor)
+
     def report(self, report: StepReport) -> bool:
         """Applies a report; False asks for a snapshot, because news was missed."""
+        self._down.discard(report.actor)
         this = (report.incarnation, report.sequence)
         known = self._news.get(report.actor)
         if known == (report.incarnation, report.sequence - 1):
@@ -89,15 +99,11 @@ class Router:
         """
         actor = snapshot.actor
         known = self._news.get(actor)
-        mine = [(i, u) for i, u in self._underway.items() if u.actor == actor]
-        self._index.clear(actor)
         if known is not None and known[0] != snapshot.incarnation:
-            for request_id, _ in mine:
-                del self._underway[request_id]
-            self._loads[actor] = ActorLoad()
+            self._forget(actor)
         else:
-            for _, underway in mine:
-                self._index.add(actor, underway.namespace, underway.tokens)
+            self._index.clear(actor)
+            self._add_underway(actor)
         self._news[actor] = (snapshot.incarnation, snapshot.sequence)
         held = PrefixIndex()
         for event in snapshot.events:
@@ -119,9 +125,19 @@ class Router:
             self._index.remove(actor, event.namespace, token_array(event.tokens), event.start)
         else:
             self._index.clear(actor)
-            for underway in self._underway.values():
-                if underway.actor == actor:
-                    self._index.add(actor, underway.namespace, underway.tokens)
+            self._add_underway(actor)
+
+    def _add_underway(self, actor: str) -> None:
+        for underway in self._underway.values():
+            if underway.actor == actor:
+                self._index.add(actor, underway.namespace, underway.tokens)
+
+    def _forget(self, actor: str) -> None:
+        """The actor's cache, and the requests placed on it, died with it."""
+        self._index.clear(actor)
+        self._loads[actor] = ActorLoad()
+        for request_id in [i for i, u in self._underway.items() if u.actor == actor]:
+            del self._underway[request_id]
 
     def _forget_lost(self) -> None:
         horizon = time.monotonic() - FORGET_AFTER_S

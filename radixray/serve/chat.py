@@ -8,7 +8,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from radixray.errors import InvalidRequestError, TemplateError
+from radixray.actors.transport import Transport
+from radixray.errors import ContextLengthError, InvalidRequestError, TemplateError
 from radixray.protocol import Completion, Delta
 from radixray.serve.answer import answer
 from radixray.serve.connection import Connection
@@ -27,7 +28,6 @@ from radixray.serve.openai_protocol import (
 )
 from radixray.serve.parse import parse, read_body
 from radixray.serve.tokenize import encode
-from radixray.tokenizer.tokenizer import Tokenizer
 
 
 async def create_chat_completion(request: Request) -> Response:
@@ -39,7 +39,7 @@ async def create_chat_completion(request: Request) -> Response:
     check_model(body.model, transport.info)
     job = make_job(
         body,
-        [await _prompt(messages, transport.tokenizer)],
+        [await _prompt(messages, transport)],
         transport.info,
         prefix="chatcmpl",
         prompt_param="messages",
@@ -95,14 +95,18 @@ class ChatShape:
         return ChatChunk(job.id, job.created, job.model, choices, usage)
 
 
-async def _prompt(messages: list[dict[str, Any]], tokenizer: Tokenizer) -> list[int]:
+async def _prompt(messages: list[dict[str, Any]], transport: Transport) -> list[int]:
     try:
-        text = tokenizer.chat_template.render(messages, add_generation_prompt=True)
+        text = transport.tokenizer.chat_template.render(messages, add_generation_prompt=True)
     except TemplateError as error:
         error.param = "messages"
         raise
-    # The template has written the special tokens itself.
-    return await encode(tokenizer, text, add_special_tokens=False)
+    try:
+        # The template has written the special tokens itself.
+        return await encode(transport, text, add_special_tokens=False)
+    except ContextLengthError as error:
+        error.param = "messages"
+        raise
 
 
 def _template_message(index: int, message: Message) -> dict[str, Any]:

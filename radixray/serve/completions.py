@@ -6,6 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from radixray.actors.transport import Transport
 from radixray.errors import InvalidRequestError
 from radixray.protocol import Completion, Delta
 from radixray.serve.answer import answer
@@ -20,7 +21,6 @@ from radixray.serve.openai_protocol import (
 )
 from radixray.serve.parse import parse, read_body
 from radixray.serve.tokenize import encode
-from radixray.tokenizer.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's, for this route only."""
@@ -34,7 +34,7 @@ async def create_completion(request: Request) -> Response:
     check_model(body.model, transport.info)
     job = make_job(
         body,
-        await _prompts(body, transport.tokenizer),
+        await _prompts(body, transport),
         transport.info,
         prefix="cmpl",
         prompt_param="prompt",
@@ -70,7 +70,7 @@ class CompletionShape:
         return CompletionResponse(job.id, job.created, job.model, choices, usage)
 
 
-async def _prompts(body: CompletionBody, tokenizer: Tokenizer) -> list[list[int]]:
+async def _prompts(body: CompletionBody, transport: Transport) -> list[list[int]]:
     prompt = body.prompt
     items = [prompt] if isinstance(prompt, str) else prompt
     texts = [item for item in items if isinstance(item, str)]
@@ -85,5 +85,5 @@ async def _prompts(body: CompletionBody, tokenizer: Tokenizer) -> list[list[int]
             param="prompt",
         )
     if texts:
-        return [await encode(tokenizer, text, add_special_tokens=True) for text in texts]
+        return [await encode(transport, text, add_special_tokens=True) for text in texts]
     return [ids] if ids else lists

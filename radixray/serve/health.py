@@ -49,14 +49,15 @@ async def health(request: Request) -> Response:
 
 
 def _ailment(stats: dict[str, EngineStats]) -> str | None:
-    stuck = [
+    if not stats:
+        return "there are no model actors"
+    ailments = [f"{name} cannot be reached" for name, each in stats.items() if not each.reachable]
+    ailments += [
         f"{name} has shown no life for {each.heartbeat_age_s:.0f} s"
         for name, each in stats.items()
         if each.heartbeat_age_s >= MAX_HEARTBEAT_AGE_S
     ]
-    if not stats:
-        return "there are no model actors"
-    return "; ".join(stuck) or None
+    return "; ".join(ailments) or None
 
 
 def _response(reason: str | None, stats: dict[str, EngineStats]) -> Response:
@@ -65,6 +66,7 @@ def _response(reason: str | None, stats: dict[str, EngineStats]) -> Response:
             each.running, each.waiting, each.pages_free, each.pages_total, each.heartbeat_age_s
         )
         for name, each in stats.items()
+        if each.reachable
     }
     status = "ok" if reason is None else "unavailable"
     return json_response(Health(status, reason, actors), 200 if reason is None else 503)

@@ -6,6 +6,7 @@ import re
 from typing import Any, TypeVar
 
 import msgspec
+from ray.exceptions import TaskCancelledError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
@@ -77,7 +78,7 @@ async def read_body(request: Request) -> bytes:
             body += chunk
             if len(body) > MAX_BODY_BYTES:
                 raise _too_large()
-    except ClientDisconnect as gone:
+    except (ClientDisconnect, TaskCancelledError) as gone:
         raise ClientGoneError from gone
     return bytes(body)
 

@@ -16,6 +16,8 @@ from radixray.tokenizer.chat_template import SPECIAL_VARIABLES, ChatTemplate
 from radixray.tokenizer.stable import StableSplitter
 from radixray.tokenizer.vocabulary import Vocabulary, read_vocabulary
 
+_LONG_TEXT = 2_000
+
 
 class Tokenizer:
     """Text to token ids and back, equal to Hugging Face's fast tokenizer of the same files.
@@ -76,7 +78,13 @@ class Tokenizer:
             InvalidRequestError: not a string, or a string with lone surrogates.
         """
         try:
-            return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            if len(text) < _LONG_TEXT:
+                return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            # The batch call lets other threads run meanwhile; the single one does not.
+            (encoding,) = self._backend.encode_batch_fast(
+                [text], add_special_tokens=add_special_tokens
+            )
+            return encoding.ids
         except TypeError:
             raise InvalidRequestError(
                 f"text must be a string of Unicode characters, not {text!r:.80}", param="text"
@@ -105,6 +113,11 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """One more than the highest id. The model may score a few unused ids beyond it."""
         return len(self.vocabulary.tokens)
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Bytes of the longest token: a text of more than n times as many has over n tokens."""
+        return max(map(len, self.vocabulary.tokens), default=1)
 
     @cached_property
     def _splitter(self) -> StableSplitter:

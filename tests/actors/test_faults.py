@@ -23,7 +23,7 @@ from radixray.actors.deployment import Deployment, attach, deploy
 from radixray.actors.engine_client import EngineClient
 from radixray.actors.handles import actor_handle
 from radixray.actors.model_actor import LEASE_S
-from radixray.actors.wire import PlaceRequest, decode_placements, encode
+from radixray.actors.wire import PlaceRequest, decode_placements, encode_request
 from radixray.config import DeploymentConfig, EngineConfig
 from radixray.protocol import GenerateRequest, SamplingParams
 
@@ -101,8 +101,8 @@ async def test_losing_the_scheduler_stops_nothing(client: EngineClient) -> None:
 
     async def knows() -> bool:
         await generate(client, f"again-{time.monotonic()}")
-        ask = [PlaceRequest(f"ask-{time.monotonic()}", "", np.array(PROMPT, np.int32).tobytes())]
-        (placement,) = decode_placements(await scheduler.place.remote(encode(ask)))
+        ask = PlaceRequest(f"ask-{time.monotonic()}", "", np.array(PROMPT, np.int32).tobytes())
+        (placement,) = decode_placements(await scheduler.place.remote([encode_request(ask)]))
         return placement.matched >= len(PROMPT) - 1
 
     await until(knows, 30)
@@ -187,3 +187,56 @@ async def test_two_deployments_of_one_name_must_agree(deployment: Deployment) ->
     assert not deploy(CONFIG).owned
     with pytest.raises(rr.DeploymentError):
         deploy(DeploymentConfig(name="faults", model_actors=1))
+
+
+async def test_an_actor_dead_for_good_takes_nothing_with_it(runtime: Any) -> None:
+    config = DeploymentConfig(
+        name="half", model_actors=2, engine=EngineConfig(max_total_tokens=4096)
+    )
+    deployment = deploy(config)
+    client = await deployment.connect()
+    try:
+        await generate(client, "warm")  # its prefix now lives on the first
+        ray.kill(actor_handle("half/model-0"), no_restart=True)
+        for number in range(4):
+            assert await asyncio.wait_for(generate(client, f"again-{number}"), 60)
+        stats = await client.stats()
+        assert [stats[f"half/model-{i}"].reachable for i in range(2)] == [False, True]
+        other = await deployment.connect()
+        assert await generate(other, "from-another-connection")
+        await other.close()
+    finally:
+        await client.close()
+        deployment.shutdown()
+
+
+@pytest.mark.parametrize("where", ["inside", "after"])
+def test_shutdown_ends_requests_not_the_process(where: str) -> None:
+    inside = "rr.shutdown(); await asyncio.sleep(3)" if where == "inside" else ""
+    code = f"""
+import asyncio, radixray as rr
+@rr.function
+async def endless(s):
+    s += "On"
+    await s.gen("x", max_tokens=900, ignore_eos=True)
+async def main():
+    rr.init(max_total_tokens=1024, address="local")
+    task = asyncio.create_task(endless.run())
+    await asyncio.sleep(2)
+    {inside}
+    if {where == "inside"}:
+        try:
+            await task
+        except rr.ProgramError as error:
+            assert isinstance(error.__cause__, rr.EngineDiedError), error.__cause__
+            print("failed as it should")
+    else:
+        task.cancel()
+asyncio.run(main())
+rr.shutdown()
+print("still here")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "still here" in done.stdout
+    assert where == "after" or "failed as it should" in done.stdout

@@ -223,6 +223,12 @@ async def test_closing_a_transport_stream_frees_its_pages(runtime: Any, settled:
         ({"regex": "(?=x)y"}, rr.ConstraintError, "regex"),
         ({"regex": "(unclosed"}, rr.ConstraintError, "regex"),
         ({"no_such_thing": 1}, rr.InvalidRequestError, "no_such_thing"),
+        # These have no form on the wire; unnoticed, they would take their neighbours with them.
+        ({"top_k": 10**30}, rr.InvalidRequestError, "top_k"),
+        ({"stop_token_ids": [2**70]}, rr.InvalidRequestError, "stop_token_ids"),
+        ({"stop": ["\ud800"]}, rr.InvalidRequestError, "stop"),
+        ({"regex": "a|\ud800"}, rr.ConstraintError, "regex"),
+        ({"cache_salt": "\ud800"}, rr.InvalidRequestError, "cache_salt"),
     ],
 )
 async def test_bad_parameters_are_named(
@@ -275,3 +281,40 @@ async def test_init_again_gives_the_same_runtime(runtime: Any) -> None:
     with pytest.raises(rr.InvalidRequestError):
         rr.init(model_actors=1)
     assert ray.is_initialized()
+
+
+async def test_a_request_that_cannot_be_sent_harms_no_other(runtime: Any, settled: Any) -> None:
+    import msgspec
+
+    from radixray.protocol import GenerateRequest, SamplingParams
+
+    transport = await runtime.transport()
+    sampling = SamplingParams(max_tokens=3, ignore_eos=True)
+    good = [
+        GenerateRequest(request_id=f"good-{i}", prompt_ids=[1, 2, i], sampling=sampling)
+        for i in range(3)
+    ]
+    bad = msgspec.structs.replace(good[0], request_id="\ud800")
+    # Past validation, too: whatever it misses must not take the neighbours along.
+    worse = msgspec.structs.replace(
+        good[0], request_id="w", sampling=msgspec.structs.replace(sampling, seed=2**70)
+    )
+
+    async def run(request: GenerateRequest) -> int:
+        run = transport._run if request is worse else transport.generate
+        return len([delta async for delta in run(request)])
+
+    counts = await asyncio.wait_for(
+        asyncio.gather(*map(run, [*good, bad, worse]), return_exceptions=True), 60
+    )
+    assert counts[:3] == [3, 3, 3]
+    assert isinstance(counts[3], rr.InvalidRequestError)
+    assert isinstance(counts[4], rr.InvalidRequestError)
+    await settled()
+
+
+def test_loops_come_and_go(runtime: Any) -> None:
+    for _ in range(3):
+        result = asyncio.run(answer.run("Hello", max_tokens=2))
+        assert result.usage.completion == 2
+    assert sum(loop.is_closed() for loop in runtime._clients) <= 1

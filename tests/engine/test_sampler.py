@@ -70,7 +70,8 @@ def test_draws_follow_the_filtered_distribution(params: SamplingParams) -> None:
 def test_greedy_takes_the_maximum_even_at_tiny_temperatures() -> None:
     best = int(LOGITS.argmax())
     assert draw(SamplingParams(temperature=0), 3) == [best] * 3
-    assert draw(SamplingParams(temperature=1e-30), 50) == [best] * 50
+    for temperature in (1e-10, 1e-45, 1e-300, 5e-324):
+        assert draw(SamplingParams(temperature=temperature), 50) == [best] * 50
 
 
 def test_only_allowed_tokens_are_drawn() -> None:

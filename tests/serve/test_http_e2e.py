@@ -27,7 +27,6 @@ HELLO: list[ChatCompletionMessageParam] = [
 ]
 LONG = {"max_tokens": 1500, "ignore_eos": True}
 
-pytest.importorskip("ray.serve")
 pytestmark = pytest.mark.timeout(START_WITHIN_S + 120)
 
 
@@ -218,3 +217,37 @@ def test_terminate_ends_cleanly(server: Server) -> None:
     assert server.process.returncode == 0
     with socket.create_server(("127.0.0.1", server.port)):
         pass  # the port is free again
+
+
+async def test_one_client_leaving_does_not_harm_another(client: openai.AsyncOpenAI) -> None:
+    # On a fresh replica the first request opens the line to the model actor for all.
+    fresh = start_server()
+    try:
+        base = f"{fresh.url}/v1"
+        async with openai.AsyncOpenAI(base_url=base, api_key=API_KEY, max_retries=0) as mine:
+            first = await mine.completions.create(
+                model=MODEL, prompt="One", stream=True, extra_body=LONG
+            )
+            await anext(aiter(first))
+            second = await mine.completions.create(
+                model=MODEL,
+                prompt="Two",
+                stream=True,
+                extra_body={"max_tokens": 60, "ignore_eos": True},
+            )
+            chunks = aiter(second)
+            await anext(chunks)
+            await first.close()
+            rest = [chunk async for chunk in chunks]
+            assert rest[-1].choices[0].finish_reason == "length"
+    finally:
+        stop(fresh.process)
+
+
+async def test_a_huge_prompt_is_refused_quickly(client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await asyncio.wait_for(
+            client.completions.create(model=MODEL, prompt=" hello" * 4_000_000), 30
+        )
+    assert caught.value.code == "context_length_exceeded"
+    assert caught.value.param == "prompt"

@@ -76,6 +76,8 @@ class EngineStats(msgspec.Struct, kw_only=True):
         retractions: requests pushed back for want of pages.
         pages_total, pages_free, pages_tree, pages_leased: the page ledger; the last three sum
             to the first.
+        pages_pinned: of the tree's pages, those that pins hold.
+        ledger_violations: faults of the ledger found, and repaired, since start.
     """
 
     reachable: bool = True
@@ -91,3 +93,78 @@ class EngineStats(msgspec.Struct, kw_only=True):
     pages_free: int = 0
     pages_tree: int = 0
     pages_leased: int = 0
+    pages_pinned: int = 0
+    ledger_violations: int = 0
+
+
+class PinReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A pin that was made.
+
+    Attributes:
+        pin_id: to end it early; 0 if nothing of the prefix was cached.
+        tokens: how many of the asked tokens it holds.
+        pages_pinned, pin_budget: pages pinned on that model actor now, and the most allowed.
+    """
+
+    pin_id: int
+    tokens: int
+    pages_pinned: int
+    pin_budget: int
+
+
+class CacheNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One node of a radix tree.
+
+    Attributes:
+        id: position in `CacheTree.nodes`.
+        parent: id of the parent; None for the first node of a prefix.
+        namespace: the cache salt it belongs to.
+        start, length: the positions its tokens take in their prefix.
+        pages, pages_below: pages it holds, and all below it.
+        hits: matches that passed through it.
+        age_s, idle_s: seconds since it was made, and since it was last used.
+        priority: the highest priority of any request that used it.
+        locks, pins: how many leases and pins, and how many pins, need it to stay.
+        holders: requests and pins that end here.
+        head: its first token ids.
+    """
+
+    id: int
+    parent: int | None
+    namespace: str
+    start: int
+    length: int
+    pages: int
+    pages_below: int
+    hits: int
+    age_s: float
+    idle_s: float
+    priority: int
+    locks: int
+    pins: int
+    holders: list[str]
+    head: list[int]
+
+
+class CacheTree(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model actor caches, for people.
+
+    Attributes:
+        nodes: the nodes with most pages at or below them, parents before children.
+        page_size: tokens a page holds.
+        policy: of eviction.
+        total_nodes: of which `nodes` may be a part.
+        pages_total, pages_free, pages_tree, pages_leased: the page ledger.
+        pages_evictable, pages_pinned: of the tree's pages, those nobody uses, and those pins hold.
+    """
+
+    nodes: list[CacheNode]
+    page_size: int
+    policy: str
+    total_nodes: int
+    pages_total: int
+    pages_free: int
+    pages_tree: int
+    pages_evictable: int
+    pages_pinned: int
+    pages_leased: int

@@ -17,7 +17,7 @@ from radixray.actors.consumers import Consumers
 from radixray.actors.handles import actor_handle
 from radixray.actors.wire import ServedModel, decode_request, encode
 from radixray.config import EngineConfig
-from radixray.errors import EngineDiedError, EngineError, InvalidRequestError, RadixRayError
+from radixray.errors import EngineError, InvalidRequestError, RadixRayError
 from radixray.protocol import Delta, ErrorInfo, GenerateRequest, Request
 from radixray.reports import CacheSnapshot, StepReport
 
@@ -109,11 +109,46 @@ class ModelActor:
         return encode(self._engine.stats())
 
     @ray.method(concurrency_group="control")
+    async def pin(self, consumer_id: str, namespace: str, token_ids: bytes, ttl_s: float) -> bytes:
+        """Keeps the cached prefix of `token_ids` (int32) cached for `ttl_s` seconds: a PinReport.
+
+        It ends earlier with `unpin`, or with the consumer.
+
+        Raises:
+            InvalidRequestError: `ttl_s` is out of range (param ``ttl_s``), or the pin budget
+                does not allow it (param ``pin``).
+        """
+        return encode(
+            await asyncio.wrap_future(self._engine.pin(consumer_id, namespace, token_ids, ttl_s))
+        )
+
+    @ray.method(concurrency_group="control")
+    async def unpin(self, consumer_id: str, pin_id: int | None = None) -> int:
+        """Ends one pin of the consumer, or all; how many ended."""
+        return await asyncio.wrap_future(self._engine.unpin(consumer_id, pin_id))
+
+    @ray.method(concurrency_group="control")
+    async def flush(self) -> int:
+        """Drops all cached prefixes that no request and no pin uses; pages freed."""
+        return await asyncio.wrap_future(self._engine.ask(lambda engine: engine.cache.flush()))
+
+    @ray.method(concurrency_group="control")
+    async def cache_tree(self, limit: int = 100) -> bytes:
+        """CacheTree: the radix tree for people, its `limit` biggest nodes."""
+        return encode(
+            await asyncio.wrap_future(self._engine.ask(lambda engine: engine.cache.view(limit)))
+        )
+
+    @ray.method(concurrency_group="control")
     async def snapshot(self) -> bytes:
         """CacheSnapshot: the whole radix tree, and the report it is as new as."""
+        from radixray.engine.engine import StepOutput
+
         answer: Future[bytes] = Future()
 
         def take(engine: Engine) -> None:
+            # An abort or a flush since the last step left events in the cache.
+            self._from_engine(StepOutput(events=engine.cache.drain_events()))
             events = engine.cache.snapshot()
 
             def reply() -> None:
@@ -185,12 +220,6 @@ class ModelActor:
         """Ends the consumer's stream and aborts its requests."""
         self._remove_consumer(consumer_id)
 
-    @property
-    def _generate_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            raise EngineDiedError("the model actor was used before it was opened")
-        return self._loop
-
     def _adopt_loop(self) -> None:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
@@ -224,8 +253,10 @@ class ModelActor:
         self._report([], [request.request_id])
 
     def _from_engine(self, output: StepOutput) -> None:
-        # In the engine's thread: one wake-up of the loop a step.
-        self._generate_loop.call_soon_threadsafe(self._dispatch, output)
+        # In the engine's thread: one wake-up of the loop a step. Without a loop nothing was ever
+        # submitted: the cache is empty, and a flush of it is no news.
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._dispatch, output)
 
     def _dispatch(self, output: StepOutput) -> None:
         finished = [d.request_id for d in output.deltas if d.finish_reason is not None]
@@ -249,6 +280,7 @@ class ModelActor:
     def _remove_consumer(self, consumer_id: str) -> None:
         for request_id in self._consumers.remove(consumer_id):
             self._engine.abort(request_id)
+        self._engine.unpin(consumer_id)
 
     async def _reap_silent_consumers(self) -> None:
         while True:

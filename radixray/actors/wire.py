@@ -9,7 +9,7 @@ import msgspec
 
 from radixray.errors import InvalidRequestError
 from radixray.protocol import Delta, ModelInfo, Request, TokenizerFiles
-from radixray.reports import CacheSnapshot, Placement, StepReport
+from radixray.reports import CacheSnapshot, CacheTree, PinReport, Placement, StepReport
 
 
 class PlaceRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -41,6 +41,8 @@ decode_placements = msgspec.msgpack.Decoder(list[Placement]).decode
 decode_report = msgspec.msgpack.Decoder(StepReport).decode
 decode_snapshot = msgspec.msgpack.Decoder(CacheSnapshot).decode
 decode_served_model = msgspec.msgpack.Decoder(ServedModel).decode
+decode_pin_report = msgspec.msgpack.Decoder(PinReport).decode
+decode_cache_tree = msgspec.msgpack.Decoder(CacheTree).decode
 
 
 def encode_request(request: Request | PlaceRequest) -> bytes:

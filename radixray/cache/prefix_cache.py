@@ -7,122 +7,68 @@ pages, gives what it computed to the tree (`commit`), and ends with `release`.
 from __future__ import annotations
 
 import itertools
+import time
 
-import numpy as np
+from radixray.cache import integrity, tree_view
+from radixray.cache.integrity import Repair
+from radixray.cache.lease import Lease
+from radixray.cache.page_pool import TREE, PagePool
+from radixray.cache.pins import MAX_TTL_S, Pin, PinBook
+from radixray.cache.radix_node import NO_TOKENS, PageArray, TokenArray
+from radixray.cache.radix_tree import Evicted, Peek, RadixTree
+from radixray.cache.watches import Watch
+from radixray.checks import check_number
+from radixray.reports import CacheEvent, CacheTree
 
-from radixray.cache.page_pool import FREE, TREE, PagePool
-from radixray.cache.radix_tree import PageArray, Peek, RadixNode, RadixTree, TokenArray
-from radixray.reports import CacheEvent
-
-
-class Lease:
-    """The right to read a cached prefix and to write the pages that follow it.
-
-    Page table:   [ shared: owned by the tree, locked | private: owned by this lease ]
-
-    Attributes:
-        id: owner of the private pages in the ledger.
-        cached_tokens: tokens found in the cache when the lease was taken.
-    """
-
-    def __init__(
-        self, cache: PrefixCache, lease_id: int, node: RadixNode, pages: PageArray
-    ) -> None:
-        self.id = lease_id
-        self.node = node
-        self.cached_tokens = len(pages) * cache.page_size
-        self.num_shared = len(pages)
-        self.num_pages = len(pages)
-        self._cache = cache
-        self._table = np.empty(max(16, 2 * len(pages)) * cache.page_size, np.int32)
-        self._write_table(0, pages)
-
-    def slots(self, num_tokens: int) -> PageArray:
-        """int32 KV slot of each of the first `num_tokens` positions; a view."""
-        return self._table[:num_tokens]
-
-    def private_pages(self) -> PageArray:
-        """Pages this lease owns."""
-        return self._pages(self.num_shared, self.num_pages)
-
-    def extend(self, num_tokens: int) -> None:
-        """Makes room for positions up to `num_tokens`, evicting cached prefixes if it must.
-
-        Raises:
-            OutOfPagesError: not even eviction frees enough; the lease is unchanged.
-        """
-        size = self._cache.page_size
-        more = -(-num_tokens // size) - self.num_pages
-        if more > 0:
-            self._write_table(self.num_pages, self._cache.allocate(more, self.id))
-            self.num_pages += more
-
-    def commit(self, tokens: TokenArray) -> None:
-        """Gives the tree the pages of `tokens`: all positions whose KV has been computed.
-
-        Three regions follow the shared prefix:
-
-            already in the tree   our pages are duplicates: free them, use the tree's
-            new to the tree       our pages become the tree's
-            last, partial page    stays private
-        """
-        cache, size = self._cache, self._cache.page_size
-        whole = len(tokens) // size
-        if whole <= self.num_shared or not cache.enabled:
-            return
-        new_tokens = tokens[self.num_shared * size : whole * size]
-        mine = self._pages(self.num_shared, whole)
-        found = cache.tree.insert(self.node, new_tokens, mine)
-        present = found.length // size
-        cache.pool.release(mine[:present], self.id)
-        cache.pool.transfer(mine[present:], self.id, TREE)
-        self._write_table(self.num_shared, found.pages)
-        cache.tree.lock(found.node)
-        cache.tree.unlock(self.node)
-        if present < len(mine):
-            start = (self.num_shared + present) * size
-            cache.record("insert", self.node.namespace, tokens[: whole * size], start)
-        self.node, self.num_shared = found.node, whole
-
-    def release(self, tokens: TokenArray | None = None) -> None:
-        """Ends the lease: commits `tokens` if given, frees the private pages, unlocks."""
-        if tokens is not None:
-            self.commit(tokens)
-        self._cache.pool.release(self.private_pages(), self.id)
-        self._cache.end(self)
-
-    def reclaimable_pages(self) -> int:
-        """Pages that would be free or evictable if this lease ended now."""
-        return self.num_pages - self.num_shared + self._cache.tree.unlocked_by(self.node)
-
-    def _pages(self, first: int, last: int) -> PageArray:
-        size = self._cache.page_size
-        return self._table[first * size : last * size : size] // size
-
-    def _write_table(self, at: int, pages: PageArray) -> None:
-        size = self._cache.page_size
-        end = (at + len(pages)) * size
-        if end > len(self._table):
-            self._table = np.concatenate([self._table, np.empty(end, np.int32)])
-        slots = pages[:, None] * size + np.arange(size, dtype=np.int32)
-        self._table[at * size : end] = slots.ravel()
+PIN_SHARE = 0.25
+"""Of the pool, what may be pinned by default."""
 
 
 class PrefixCache:
-    """Radix tree, page pool and leases, kept consistent. Used by one thread.
+    """Radix tree, page pool, leases and pins, kept consistent. Used by one thread.
+
+    Args:
+        policy: which unlocked prefix is evicted first (`radixray.cache.eviction`).
+        pin_budget: most pages that may be pinned at once; None takes a quarter of the pool.
 
     Attributes:
         enabled: False makes every lease start empty and give nothing to the tree.
+        leases: those not yet released, by id.
+        pins: the book of pins.
+
+    Raises:
+        InvalidRequestError: `policy` is unknown; param ``eviction_policy``.
     """
 
-    def __init__(self, num_pages: int, page_size: int = 1, *, enabled: bool = True) -> None:
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int = 1,
+        *,
+        enabled: bool = True,
+        policy: str = "lru",
+        pin_budget: int | None = None,
+    ) -> None:
         self.page_size = page_size
         self.enabled = enabled
         self.pool = PagePool(num_pages)
-        self.tree = RadixTree(page_size)
-        self._leases: dict[int, Lease] = {}
+        self.tree = RadixTree(page_size, policy)
+        self.pins = PinBook(
+            self.tree, int(num_pages * PIN_SHARE) if pin_budget is None else pin_budget
+        )
+        self.leases: dict[int, Lease] = {}
         self._lease_ids = itertools.count(1)
         self._events: list[CacheEvent] = []
+
+    def fresh(self) -> PrefixCache:
+        """An empty cache with the settings of this one."""
+        return PrefixCache(
+            self.pool.num_pages,
+            self.page_size,
+            enabled=self.enabled,
+            policy=self.tree.policy,
+            pin_budget=self.pins.budget,
+        )
 
     @property
     def available_pages(self) -> int:
@@ -134,22 +80,46 @@ class PrefixCache:
         """Private pages of all leases."""
         return self.pool.num_pages - self.pool.num_free - self.tree.num_pages
 
+    @property
+    def has_events(self) -> bool:
+        """Whether `drain_events` would return any."""
+        return bool(self._events)
+
     def peek(self, namespace: str, tokens: TokenArray) -> Peek:
         """What `acquire` would find; changes nothing."""
         if not self.enabled:
             return Peek(0, 0)
         return self.tree.peek(namespace, tokens)
 
-    def acquire(self, namespace: str, tokens: TokenArray) -> Lease:
-        """A lease that starts with the longest cached prefix of `tokens`, now locked."""
-        found = self.tree.match(self.tree.root(namespace), tokens if self.enabled else tokens[:0])
+    def watch(self, namespace: str, tokens: TokenArray) -> Watch:
+        """A standing `peek`: its length is current at any time and costs no walk to read.
+
+        Args:
+            tokens: kept, not copied; they must not change until the watch is closed.
+        """
+        return self.tree.watch(namespace, tokens)
+
+    def acquire(
+        self, namespace: str, tokens: TokenArray, *, owner: str = "", priority: int = 0
+    ) -> Lease:
+        """A lease that starts with the longest cached prefix of `tokens`, now locked.
+
+        Args:
+            owner: who asks, for people who look at the tree or at a violation.
+            priority: for the policy ``priority``; what it uses is raised to it.
+        """
+        found = self.tree.match(
+            self.tree.root(namespace), tokens if self.enabled else NO_TOKENS, priority
+        )
         self.tree.lock(found.node)
-        lease = Lease(self, next(self._lease_ids), found.node, found.pages)
-        self._leases[lease.id] = lease
+        lease = Lease(
+            self, next(self._lease_ids), found.node, found.pages, owner=owner, priority=priority
+        )
+        self.leases[lease.id] = lease
         return lease
 
     def allocate(self, count: int, owner: int) -> PageArray:
-        """Pages for a lease; evicts least recently used prefixes when too few are free.
+        """Pages for a lease; evicts cached prefixes when too few are free.
 
         Raises:
             OutOfPagesError: free and evictable pages together do not suffice; none is evicted.
@@ -163,20 +133,79 @@ class PrefixCache:
         gone = 0
         for leaf in self.tree.evict(num_pages):
             self.pool.release(leaf.pages, TREE)
-            self.record("evict", leaf.namespace, leaf.path, leaf.start)
+            self.record_evicted(leaf)
             gone += len(leaf.pages)
         return gone
 
     def end(self, lease: Lease) -> None:
         """Forgets a lease whose private pages are freed. Called by `Lease.release`."""
-        del self._leases[lease.id]
+        del self.leases[lease.id]
         self.tree.unlock(lease.node)
+
+    def pin(
+        self,
+        namespace: str,
+        tokens: TokenArray,
+        ttl_s: float,
+        owner: str,
+        *,
+        now: float | None = None,
+    ) -> Pin:
+        """Keeps the cached prefix of `tokens` for `ttl_s` seconds, or until it is unpinned.
+
+        What is not cached cannot be pinned: see `Pin.tokens` for how much it holds.
+
+        Args:
+            now: monotonic seconds.
+
+        Raises:
+            InvalidRequestError: `ttl_s` is out of range, or the pin budget (in pages) does not
+                allow it; param ``pin``.
+        """
+        check_number("ttl_s", ttl_s, 0, MAX_TTL_S)
+        found = self.tree.match(self.tree.root(namespace), tokens if self.enabled else NO_TOKENS)
+        try:
+            return self.pins.add(found, owner, (time.monotonic() if now is None else now) + ttl_s)
+        finally:
+            self.tree.drop_if_empty(found.node)
+
+    def unpin(self, pin_id: int, owner: str | None = None) -> bool:
+        """Ends a pin; False if it had ended, or is not `owner`'s where one is given."""
+        return self.pins.remove(pin_id, owner)
+
+    def unpin_owner(self, owner: str) -> int:
+        """Ends all pins of an owner; how many."""
+        return self.pins.remove_owner(owner)
+
+    def expire(self, now: float) -> int:
+        """Ends the pins whose time has come by `now` (monotonic seconds); how many."""
+        return self.pins.expire(now)
+
+    def flush(self) -> int:
+        """Drops all that no lease and no pin holds; returns how many pages that freed.
+
+        Its events are one ``clear`` and an ``insert`` for each node that stays, so who follows
+        them knows exactly those; events not yet drained are superseded.
+        """
+        gone = 0
+        for leaf in self.tree.evict(self.tree.num_evictable):
+            self.pool.release(leaf.pages, TREE)
+            gone += len(leaf.pages)
+        self._events = [CacheEvent(kind="clear")]
+        for node in self.tree.nodes():
+            path = node.path()
+            self.record("insert", node.namespace, path, len(path) - len(node.tokens))
+        return gone
 
     def record(self, kind: str, namespace: str, tokens: TokenArray, start: int) -> None:
         """Notes a change of the tree for `drain_events`."""
         self._events.append(
             CacheEvent(kind=kind, namespace=namespace, tokens=tokens.tobytes(), start=start)
         )
+
+    def record_evicted(self, leaf: Evicted) -> None:
+        """Notes that a leaf went."""
+        self.record("evict", leaf.namespace, leaf.path, leaf.start)
 
     def drain_events(self) -> list[CacheEvent]:
         """The changes since the last call, oldest first."""
@@ -191,33 +220,17 @@ class PrefixCache:
             if not node.children
         ]
 
+    def view(self, limit: int = 100) -> CacheTree:
+        """The tree for people: the `limit` nodes with most pages at or below them."""
+        return tree_view.view(self, limit)
+
     def check(self) -> list[str]:
         """Violations of the ledger: free + tree + leased = total, and no page twice.
 
         Walks everything; for tests and idle moments.
         """
-        expected = np.full(self.pool.num_pages, FREE, np.int32)
-        holders = np.zeros(self.pool.num_pages, np.int32)
-        np.add.at(holders, self.pool.free_pages(), 1)
-        tree_pages = evictable = 0
-        for node in self.tree.nodes():
-            expected[node.pages] = TREE
-            np.add.at(holders, node.pages, 1)
-            tree_pages += len(node.pages)
-            evictable += len(node.pages) if node.locks == 0 else 0
-        for lease in self._leases.values():
-            private = lease.private_pages()
-            expected[private] = lease.id
-            np.add.at(holders, private, 1)
-        violations = [
-            f"page {page}: held {holders[page]} times, by the ledger owner "
-            f"{self.pool.owner[page]}, found with {expected[page]}"
-            for page in np.flatnonzero((holders != 1) | (expected != self.pool.owner))
-        ]
-        for name, counted, kept in (
-            ("tree pages", tree_pages, self.tree.num_pages),
-            ("evictable pages", evictable, self.tree.num_evictable),
-        ):
-            if counted != kept:
-                violations.append(f"{name}: {counted} counted, {kept} on the books")
-        return violations
+        return integrity.check(self)
+
+    def repair(self) -> Repair:
+        """Makes ledger, tree and leases consistent again; see `radixray.cache.integrity`."""
+        return integrity.repair(self)

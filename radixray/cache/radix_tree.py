@@ -9,52 +9,24 @@ differ within their first page. Namespaces are separate trees: they share no pag
 
 from __future__ import annotations
 
-import heapq
-import itertools
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-TokenArray = NDArray[np.int32]
-PageArray = NDArray[np.int32]
-
-NO_PAGES: PageArray = np.empty(0, np.int32)
-NO_TOKENS: TokenArray = np.empty(0, np.int32)
-
-
-class RadixNode:
-    """One edge and the node it leads to.
-
-    Attributes:
-        tokens: int32 ids on the edge from the parent; a multiple of the page size.
-        pages: int32 page of each page-size run of `tokens`.
-        locks: leases that use this node or one below it; a locked node cannot be evicted.
-        last_access: logical clock of the last match through this node.
-    """
-
-    __slots__ = ("children", "last_access", "locks", "namespace", "pages", "parent", "tokens")
-
-    def __init__(
-        self, parent: RadixNode | None, tokens: TokenArray, pages: PageArray, namespace: str
-    ) -> None:
-        self.parent = parent
-        self.tokens = tokens
-        self.pages = pages
-        self.namespace = namespace
-        self.children: dict[bytes, RadixNode] = {}
-        self.locks = 0
-        self.last_access = 0
-
-    def path(self) -> TokenArray:
-        """Token ids from the root to the end of this node."""
-        parts: list[TokenArray] = []
-        node: RadixNode | None = self
-        while node is not None:
-            parts.append(node.tokens)
-            node = node.parent
-        return np.concatenate(parts[::-1])
+from radixray.cache import watches
+from radixray.cache.eviction import EvictionQueue
+from radixray.cache.radix_node import (
+    NO_PAGES,
+    NO_TOKENS,
+    PageArray,
+    RadixNode,
+    TokenArray,
+    follow,
+    page_key,
+)
+from radixray.cache.watches import Watch
 
 
 class Match(NamedTuple):
@@ -93,28 +65,37 @@ class Evicted(NamedTuple):
 
 
 class RadixTree:
-    """Radix tree over token ids with reference-locked nodes and LRU eviction of leaves.
+    """Radix tree over token ids with locked nodes and eviction of leaves by policy.
 
     Attributes:
         num_nodes: nodes, roots not counted.
         num_pages: pages the tree owns.
         num_evictable: of these, pages of unlocked nodes.
         version: changes whenever what a match would find may have changed.
+
+    Raises:
+        InvalidRequestError: `policy` is unknown; param ``eviction_policy``.
     """
 
-    def __init__(self, page_size: int = 1) -> None:
+    def __init__(self, page_size: int = 1, policy: str = "lru") -> None:
         self.page_size = page_size
         self.num_nodes = 0
         self.num_pages = 0
         self.num_evictable = 0
         self.version = 0
         self._roots: dict[str, RadixNode] = {}
-        self._clock = itertools.count(1)
-        # Eviction candidates, oldest first. An entry is stale when its node was accessed, locked
-        # or given children since; stale entries are dropped when they come up, so that no
-        # operation ever walks the tree to find its leaves.
-        self._lru: list[tuple[int, int, RadixNode]] = []
-        self._tiebreak = itertools.count()
+        self._now = 0
+        self._queue = EvictionQueue(policy)
+
+    @property
+    def policy(self) -> str:
+        """Name of the eviction policy."""
+        return self._queue.policy
+
+    def now(self) -> int:
+        """Nanoseconds of the monotonic clock, but later than at every call before."""
+        self._now = max(self._now + 1, time.monotonic_ns())
+        return self._now
 
     def root(self, namespace: str) -> RadixNode:
         """The root of a namespace, created when missing."""
@@ -128,7 +109,7 @@ class RadixTree:
         node = self._roots.get(namespace)
         length = unlocked = 0
         while node is not None:
-            child, common = self._step(node, tokens, length)
+            child, common = follow(node, tokens, length, self.page_size)
             if child is None:
                 break
             length += common
@@ -139,35 +120,48 @@ class RadixTree:
             node = child
         return Peek(length, unlocked)
 
-    def match(self, start: RadixNode, tokens: TokenArray) -> Match:
+    def watch(self, namespace: str, tokens: TokenArray) -> Watch:
+        """A `peek` that stays current; to be closed. Costs as much as one peek.
+
+        Args:
+            tokens: kept, not copied.
+        """
+        return Watch(self, self.root(namespace), tokens)
+
+    def match(self, start: RadixNode, tokens: TokenArray, priority: int = 0) -> Match:
         """The longest prefix of `tokens` below `start`; splits a node the match ends within.
 
-        Refreshes the access time of every node passed.
+        Every node passed counts a hit and is raised to `priority`.
         """
-        now = next(self._clock)
+        now = self.now()
         node, length = start, 0
         pages: list[PageArray] = []
         while True:
-            child, common = self._step(node, tokens, length)
+            child, common = follow(node, tokens, length, self.page_size)
             if child is None:
                 break
             if common < len(child.tokens):
                 child = self._split(child, common)
             child.last_access = now
+            child.hits += 1
+            child.priority = max(child.priority, priority)
             pages.append(child.pages)
             length += common
             node = child
-        self._offer(node)
+        # Only the last node can be a leaf: the others' keys are of no interest yet.
+        self._queue.offer(node)
         return Match(node, length, np.concatenate(pages) if pages else NO_PAGES)
 
-    def insert(self, start: RadixNode, tokens: TokenArray, pages: PageArray) -> Match:
+    def insert(
+        self, start: RadixNode, tokens: TokenArray, pages: PageArray, priority: int = 0
+    ) -> Match:
         """Adds `tokens` (whole pages) below `start`; the pages past the match become the tree's.
 
         Returns:
             The match found before, with `node` the one that now ends at the last token. Pages
             of the matched part stay the caller's.
         """
-        found = self.match(start, tokens)
+        found = self.match(start, tokens, priority)
         if found.length == len(tokens):
             return found
         leaf = RadixNode(
@@ -176,14 +170,16 @@ class RadixTree:
             tokens[found.length :].copy(),
             pages[found.length // self.page_size :].copy(),
             start.namespace,
+            created=self.now(),
+            priority=priority,
         )
-        leaf.last_access = next(self._clock)
-        found.node.children[self._key(leaf.tokens, 0)] = leaf
+        found.node.children[page_key(leaf.tokens, 0, self.page_size)] = leaf
         self.num_nodes += 1
         self.num_pages += len(leaf.pages)
         self.num_evictable += len(leaf.pages)
         self.version += 1
-        self._offer(leaf)
+        self._queue.offer(leaf)
+        watches.leaf_attached(leaf, self.page_size)
         return found._replace(node=leaf)
 
     def lock(self, node: RadixNode) -> None:
@@ -196,17 +192,23 @@ class RadixTree:
             walk = walk.parent
 
     def unlock(self, node: RadixNode) -> None:
-        """Undoes one `lock` of the same node."""
+        """Undoes one `lock` of the same node. Its path was in use until now.
+
+        Raises:
+            ValueError: it is not locked.
+        """
+        now = self.now()
         walk: RadixNode | None = node
         while walk is not None:
             if walk.locks < 1:
                 raise ValueError("unlock of a radix node that is not locked")
             walk.locks -= 1
+            walk.last_access = now
             if walk.locks == 0:
                 self.num_evictable += len(walk.pages)
             walk = walk.parent
-        self._offer(node)
-        self._drop_if_empty(node)
+        self._queue.offer(node)
+        self.drop_if_empty(node)
 
     def unlocked_by(self, node: RadixNode) -> int:
         """Pages that would become evictable if one lock of `node` went."""
@@ -218,30 +220,31 @@ class RadixTree:
         return pages
 
     def evict(self, num_pages: int) -> Iterator[Evicted]:
-        """Removes least recently used leaves until `num_pages` pages went or none is left.
+        """Removes leaves, as the policy orders, until `num_pages` went or none is left.
 
         Whole leaves go, so a few more pages than asked may be freed. Costs
         O(evicted x log candidates).
         """
         gone = 0
-        while gone < num_pages and self._lru:
-            entry = heapq.heappop(self._lru)
-            if not self._is_fresh(entry):
-                continue
-            leaf = entry[2]
-            parent = leaf.parent
-            assert parent is not None
-            path = leaf.path()
-            del parent.children[self._key(leaf.tokens, 0)]
-            leaf.parent = None
-            self.num_nodes -= 1
-            self.num_pages -= len(leaf.pages)
-            self.num_evictable -= len(leaf.pages)
-            self.version += 1
+        while gone < num_pages and (leaf := self._queue.pop()) is not None:
             gone += len(leaf.pages)
-            self._offer(parent)
-            self._drop_if_empty(parent)
-            yield Evicted(leaf.namespace, path, len(path) - len(leaf.tokens), leaf.pages)
+            yield self.remove(leaf)
+
+    def remove(self, leaf: RadixNode) -> Evicted:
+        """Takes one leaf out; its pages become the caller's."""
+        parent = leaf.parent
+        assert parent is not None and not leaf.children
+        path = leaf.path()
+        del parent.children[page_key(leaf.tokens, 0, self.page_size)]
+        leaf.parent = None
+        self.num_nodes -= 1
+        self.num_pages -= len(leaf.pages)
+        self.num_evictable -= len(leaf.pages) if leaf.locks == 0 else 0
+        self.version += 1
+        watches.leaf_removed(leaf, parent, self.page_size)
+        self._queue.offer(parent)
+        self.drop_if_empty(parent)
+        return Evicted(leaf.namespace, path, len(path) - len(leaf.tokens), leaf.pages)
 
     def nodes(self) -> Iterator[RadixNode]:
         """Every node but the roots, parents first. For checks and snapshots."""
@@ -252,20 +255,27 @@ class RadixTree:
                 yield node
             stack.extend(node.children.values())
 
-    def _key(self, tokens: TokenArray, at: int) -> bytes:
-        return tokens[at : at + self.page_size].tobytes()
+    def roots(self) -> list[RadixNode]:
+        """The root of each namespace in use."""
+        return list(self._roots.values())
 
-    def _step(self, node: RadixNode, tokens: TokenArray, at: int) -> tuple[RadixNode | None, int]:
-        """The child of `node` that continues `tokens[at:]`, and how many tokens agree."""
-        if len(tokens) - at < self.page_size:
-            return None, 0
-        child = node.children.get(self._key(tokens, at))
-        if child is None:
-            return None, 0
-        size = min(len(child.tokens), len(tokens) - at)
-        differ = child.tokens[:size] != tokens[at : at + size]
-        common = int(differ.argmax()) if differ.any() else size
-        return child, common - common % self.page_size
+    def recount(self) -> None:
+        """Rebuilds all counters and the eviction queue from the nodes and their locks."""
+        self.num_nodes = self.num_pages = self.num_evictable = 0
+        self._queue.clear()
+        for node in self.nodes():
+            self.num_nodes += 1
+            self.num_pages += len(node.pages)
+            self.num_evictable += len(node.pages) if node.locks == 0 else 0
+            self._queue.offer(node)
+        for root in self.roots():
+            self.drop_if_empty(root)
+
+    def drop_if_empty(self, node: RadixNode) -> None:
+        """Forgets `node` if it is the root of a namespace no longer in use."""
+        # Each cache salt is a namespace; an empty root must not outlive its use.
+        if node.parent is None and not node.children and not node.locks and not node.watches:
+            self._roots.pop(node.namespace, None)
 
     def _split(self, node: RadixNode, at: int) -> RadixNode:
         """Cuts `node` in two; returns the upper part, `node` stays the lower one.
@@ -276,34 +286,13 @@ class RadixTree:
         assert parent is not None
         cut = at // self.page_size
         upper = RadixNode(parent, node.tokens[:at], node.pages[:cut], node.namespace)
-        upper.locks = node.locks
-        upper.last_access = node.last_access
-        parent.children[self._key(node.tokens, 0)] = upper
+        upper.locks, upper.pins = node.locks, node.pins
+        upper.created, upper.last_access = node.created, node.last_access
+        upper.hits, upper.priority = node.hits, node.priority
+        parent.children[page_key(node.tokens, 0, self.page_size)] = upper
         node.tokens, node.pages = node.tokens[at:], node.pages[cut:]
         node.parent = upper
-        upper.children[self._key(node.tokens, 0)] = node
+        upper.children[page_key(node.tokens, 0, self.page_size)] = node
         self.num_nodes += 1
+        watches.node_split(upper, self.page_size)
         return upper
-
-    @staticmethod
-    def _is_candidate(node: RadixNode) -> bool:
-        return node.locks == 0 and not node.children and node.parent is not None
-
-    def _offer(self, node: RadixNode) -> None:
-        if not self._is_candidate(node):
-            return
-        heapq.heappush(self._lru, (node.last_access, next(self._tiebreak), node))
-        if len(self._lru) > 64 + 2 * self.num_nodes:
-            # Without evictions stale entries pile up; one sweep pays for as many pushes.
-            fresh = {id(e[2]): e for e in self._lru if self._is_fresh(e)}
-            self._lru = list(fresh.values())
-            heapq.heapify(self._lru)
-
-    def _is_fresh(self, entry: tuple[int, int, RadixNode]) -> bool:
-        stamp, _, node = entry
-        return stamp == node.last_access and self._is_candidate(node)
-
-    def _drop_if_empty(self, node: RadixNode) -> None:
-        # Each cache salt is a namespace; an empty root must not outlive its use.
-        if node.parent is None and not node.children and node.locks == 0:
-            self._roots.pop(node.namespace, None)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from radixray.cache.page_pool import OutOfPagesError
+from radixray.cache.page_pool import LedgerError, OutOfPagesError
 from radixray.cache.prefix_cache import PrefixCache
 from radixray.engine.pace import Pace
 from radixray.engine.sampler import sample
@@ -42,6 +42,9 @@ from radixray.tokenizer.tokenizer import Tokenizer
 CANDIDATES_PER_SEAT = 4
 """Waiting requests the planner looks at for each free place in the batch. Those that wait for
 another's prefill or do not fit are passed; a queue of thousands is not looked at each step."""
+
+CHECK_EVERY_S = 5.0
+"""An idle engine checks its page ledger this often if it changed since."""
 
 log = logging.getLogger("radixray")
 
@@ -99,11 +102,13 @@ class Engine:
         self._notices: list[Delta] = []
         self._deadlines: list[tuple[float, str, float]] = []
         self._pace = Pace()
+        self._next_check = 0.0
+        self._checked_version = 0
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._waiting or self._running or self._notices)
+        return bool(self._waiting or self._running or self._notices or self.cache.has_events)
 
     def add(self, request: Request, matcher: Matcher | None = None) -> None:
         """Queues a request.
@@ -144,8 +149,7 @@ class Engine:
             end = time.monotonic() + request.timeout_s
             heapq.heappush(self._deadlines, (end, task.request_id, request.timeout_s))
         for sequence in task.sequences:
-            sequence.since_step = self.stats.steps
-            self._waiting[sequence.sequence_id] = sequence
+            self._queue(sequence)
 
     def abort(self, request_id: str) -> None:
         """Ends a request and frees its pages now; the next step tells its consumer.
@@ -166,8 +170,9 @@ class Engine:
         self._end_late_requests()
         output = StepOutput(self._notices)
         self._notices = []
+        self.cache.expire(time.monotonic())
         plan = plan_batch(
-            [s.waiting_view(self.cache, self.stats.steps) for s in self._candidates()],
+            [s.waiting_view(self.stats.steps) for s in self._candidates()],
             [s.running_view() for s in self._running.values()],
             self.cache.available_pages,
             self._limits,
@@ -188,6 +193,8 @@ class Engine:
                 output.deltas += self._run(batch)
         except Exception as error:
             log.exception("a step failed; its %d sequences end with an error", len(batch))
+            if isinstance(error, LedgerError):
+                self.repair_ledger()
             output.deltas += self._fail(batch, error)
         self.stats.steps += 1
         if self._check_invariants:
@@ -195,6 +202,38 @@ class Engine:
             assert not violations, violations
         output.events = self.cache.drain_events()
         return output
+
+    def idle(self) -> None:
+        """Housekeeping between requests: pins expire, and now and then the ledger is checked."""
+        now = time.monotonic()
+        self.cache.expire(now)
+        if now >= self._next_check and self._checked_version != self.cache.pool.version:
+            self.repair_ledger()
+            # A huge tree takes longer to check, so it is checked less often.
+            took = time.monotonic() - now
+            self._next_check = now + max(CHECK_EVERY_S, 100 * took)
+            self._checked_version = self.cache.pool.version
+
+    def repair_ledger(self) -> int:
+        """Finds and repairs violations of the page ledger; returns how many there were.
+
+        Requests whose pages may be damaged compute them again; none is lost.
+        """
+        repair = self.cache.repair()
+        if repair.violations:
+            self.stats.ledger_violations += len(repair.violations)
+            log.error(
+                "%d violations of the page ledger were repaired: %d cached tokens dropped, "
+                "%d leases start over: %s",
+                len(repair.violations),
+                repair.dropped_tokens,
+                len(repair.damaged),
+                "; ".join(repair.violations[:8]),
+            )
+            for sequence in list(self._running.values()):
+                if sequence.lease is not None and sequence.lease.damaged:
+                    self._start_over(sequence)
+        return len(repair.violations)
 
     def reset(self, error: RadixRayError) -> StepOutput:
         """Ends every request with `error` and starts over with an empty cache."""
@@ -204,8 +243,7 @@ class Engine:
         self._waiting.clear()
         self._running.clear()
         self._deadlines.clear()
-        old = self.cache
-        self.cache = PrefixCache(old.pool.num_pages, old.page_size, enabled=old.enabled)
+        self.cache = self.cache.fresh()
         return StepOutput(deltas, [CacheEvent(kind="clear")])
 
     def snapshot_stats(self) -> EngineStats:
@@ -215,6 +253,7 @@ class Engine:
         stats.pages_free = cache.pool.num_free
         stats.pages_tree = cache.tree.num_pages
         stats.pages_leased = cache.leased_pages
+        stats.pages_pinned = cache.pins.pages
         return stats
 
     def _end_late_requests(self) -> None:
@@ -244,21 +283,28 @@ class Engine:
             sequence.task.started(sequence)
             self._running[sequence_id] = sequence
 
+    def _queue(self, sequence: LiveSequence) -> None:
+        sequence.wait(self.cache, self.stats.steps)
+        self._waiting[sequence.sequence_id] = sequence
+
     def _candidates(self) -> list[LiveSequence]:
         """The waiting sequences that may start in this step, in the order they should."""
         seats = self._limits.max_num_seqs - len(self._running)
         if seats <= 0 or not self._waiting:
             return []
-        for sequence in self._waiting.values():
-            sequence.look(self.cache)
         return in_order(self._policy, self._waiting.values())[: CANDIDATES_PER_SEAT * seats]
 
     def _retract(self, sequence: LiveSequence) -> None:
-        del self._running[sequence.sequence_id]
-        sequence.stop()
-        sequence.since_step = self.stats.steps
-        self._waiting[sequence.sequence_id] = sequence
+        self._start_over(sequence)
         self.stats.retractions += 1
+        if not self._running and self.cache.pins.remove_all():
+            # It had the pool to itself but for them, and would be retracted for ever.
+            log.warning("%s does not fit beside the pins; they end", sequence.sequence_id)
+
+    def _start_over(self, sequence: LiveSequence) -> None:
+        del self._running[sequence.sequence_id]
+        self._stop(sequence)
+        self._queue(sequence)
 
     def _run(self, batch: list[tuple[LiveSequence, int]]) -> list[Delta]:
         batch = self._reserve(batch)
@@ -367,7 +413,15 @@ class Engine:
     def _release(self, sequence: LiveSequence, *, keep: bool = True) -> None:
         self._waiting.pop(sequence.sequence_id, None)
         self._running.pop(sequence.sequence_id, None)
-        sequence.stop(keep=keep)
+        self._stop(sequence, keep=keep)
+
+    def _stop(self, sequence: LiveSequence, *, keep: bool = True) -> None:
+        try:
+            sequence.stop(keep=keep)
+        except LedgerError:
+            # What it computed is not kept, but its last Delta must not be lost for that.
+            self.repair_ledger()
+            sequence.stop(keep=False)
 
     def _drop(self, task: Task, *, keep: bool = True) -> None:
         del self._tasks[task.request_id]

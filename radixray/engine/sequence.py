@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radixray.cache.prefix_cache import Lease, PrefixCache
-from radixray.cache.radix_tree import Peek
+from radixray.cache.watches import Watch
 from radixray.scheduler.plan import RequestView
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ class LiveSequence:
         priority: of its request.
         max_new: output tokens it may generate in all; 0 where none are wanted.
         draw: a random number, for the ``random`` schedule policy.
-        matched: while waiting, tokens it would find in the cache; as of the last `look`.
     """
 
     def __init__(
@@ -59,9 +58,8 @@ class LiveSequence:
         self.priority = priority
         self.max_new = max_new
         self.draw = random.random()
-        self.matched = 0
         self._tokens = np.array(token_ids, np.int32)
-        self._peeked: tuple[int, Peek] = (-1, Peek(0, 0))
+        self._watch: Watch | None = None
 
     @property
     def tokens(self) -> NDArray[np.int32]:
@@ -76,41 +74,53 @@ class LiveSequence:
         self.num_tokens += 1
         self.reusable = self.num_tokens - 1
 
+    def wait(self, cache: PrefixCache, step: int) -> None:
+        """Begins to wait, with an eye on how much of it is cached."""
+        self.since_step = step
+        self._watch = cache.watch(self.namespace, self.tokens[: self.reusable])
+
     def start(self, cache: PrefixCache) -> None:
         """Takes a lease with the longest cached prefix."""
-        self.lease = cache.acquire(self.namespace, self.tokens[: self.reusable])
+        self._look_away()
+        self.lease = cache.acquire(
+            self.namespace,
+            self.tokens[: self.reusable],
+            owner=self.sequence_id,
+            priority=self.priority,
+        )
         self.computed = self.lease.cached_tokens
 
     def stop(self, *, keep: bool = True) -> None:
         """Gives the pages back; what was computed stays in the cache if `keep`."""
+        self._look_away()
         if self.lease is not None:
             self.lease.release(self.tokens[: self.computed] if keep else None)
             self.lease = None
         self.computed = 0
-        self._peeked = (-1, Peek(0, 0))
 
     @property
     def remaining(self) -> int:
         """Output tokens it may still generate."""
         return max(0, self.max_new - (self.num_tokens - self.task.usage.prompt))
 
-    def look(self, cache: PrefixCache) -> Peek:
-        """What it would find in the cache now; cheap while the tree does not change."""
-        if self._peeked[0] != cache.tree.version:
-            peek = cache.peek(self.namespace, self.tokens[: self.reusable])
-            self._peeked = (cache.tree.version, peek)
-            self.matched = peek.length
-        return self._peeked[1]
+    @property
+    def matched(self) -> int:
+        """While waiting: tokens it would find in the cache now."""
+        return 0 if self._watch is None else self._watch.length
 
-    def waiting_view(self, cache: PrefixCache, step: int) -> RequestView:
+    def cached_path(self) -> list[int]:
+        """While waiting: ids of the radix nodes it would find, from the root down."""
+        return [] if self._watch is None else self._watch.path()
+
+    def waiting_view(self, step: int) -> RequestView:
         """What the planner sees while this sequence waits."""
-        peek = self.look(cache)
+        assert self._watch is not None
         return RequestView(
             self.sequence_id,
             self.arrival,
             self.num_tokens,
-            peek.length,
-            reclaimable=peek.unlocked_pages,
+            self._watch.length,
+            reclaimable=self._watch.unlocked_pages(),
             remaining=self.remaining,
             passed_over=step - self.since_step,
             namespace=self.namespace,
@@ -131,3 +141,8 @@ class LiveSequence:
             namespace=self.namespace,
             tokens=self.tokens,
         )
+
+    def _look_away(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None

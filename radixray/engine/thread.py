@@ -7,15 +7,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+import numpy as np
 
 from radixray.engine.engine import Engine, StepOutput
-from radixray.errors import EngineError, RadixRayError
+from radixray.errors import EngineError, InvalidRequestError, RadixRayError
 from radixray.fsm.matcher import Matcher
 from radixray.protocol import Delta, ErrorInfo, Request
-from radixray.reports import EngineStats
+from radixray.reports import EngineStats, PinReport
 
 IDLE_WAKE_S = 1.0
 """An idle engine still shows its heartbeat this often."""
+
+T = TypeVar("T")
 
 log = logging.getLogger("radixray")
 
@@ -57,6 +63,53 @@ class EngineThread:
         """Runs `function` in the engine's thread between two steps."""
         self._post(function)
 
+    def ask(self, question: Callable[[Engine], T]) -> Future[T]:
+        """Runs `question` in the engine's thread between two steps; its answer or its error."""
+        answer: Future[T] = Future()
+
+        def run(engine: Engine) -> None:
+            if not answer.set_running_or_notify_cancel():
+                return
+            try:
+                answer.set_result(question(engine))
+            except Exception as error:
+                answer.set_exception(error)
+
+        self._post(run)
+        return answer
+
+    def pin(self, owner: str, namespace: str, token_ids: bytes, ttl_s: float) -> Future[PinReport]:
+        """Pins a cached prefix; see `PrefixCache.pin` for its errors.
+
+        Args:
+            token_ids: little-endian int32.
+        """
+
+        def pin(engine: Engine) -> PinReport:
+            if len(token_ids) % 4:
+                raise InvalidRequestError("token_ids must be int32 ids", param="token_ids")
+            tokens = np.frombuffer(token_ids, np.int32)
+            cache = engine.cache
+            made = cache.pin(namespace, tokens, ttl_s, owner)
+            return PinReport(
+                pin_id=made.id,
+                tokens=made.tokens,
+                pages_pinned=cache.pins.pages,
+                pin_budget=cache.pins.budget,
+            )
+
+        return self.ask(pin)
+
+    def unpin(self, owner: str, pin_id: int | None = None) -> Future[int]:
+        """Ends one pin of `owner`, or all; how many ended."""
+        return self.ask(
+            lambda engine: (
+                engine.cache.unpin_owner(owner)
+                if pin_id is None
+                else int(engine.cache.unpin(pin_id, owner))
+            )
+        )
+
     def stats(self) -> EngineStats:
         """Counters and gauges as of now; gauges may be a step old."""
         stats = self._engine.snapshot_stats()
@@ -84,6 +137,8 @@ class EngineThread:
             try:
                 while self._inbox:
                     self._inbox.popleft()(engine)
+                if not engine.has_work:
+                    engine.idle()
                 if engine.has_work:
                     self._sink(engine.step())
             except Exception as error:

@@ -1,176 +1,31 @@
-"""Radix tree, page pool and leases against a brute-force dictionary of sequences."""
+"""Leases, pins, watches and flush: one promise a test. The state machine has the rest."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    consumes,
-    initialize,
-    invariant,
-    multiple,
-    rule,
-)
 
 from radixray.cache.page_pool import TREE, LedgerError, OutOfPagesError, PagePool
-from radixray.cache.prefix_cache import Lease, PrefixCache
+from radixray.cache.prefix_cache import PrefixCache
 from radixray.cache.radix_tree import RadixTree
-
-NUM_PAGES = 48
-tokens_strategy = st.lists(st.integers(0, 2), min_size=1, max_size=24)
-namespace_strategy = st.sampled_from(["", "salt"])
+from radixray.errors import InvalidRequestError
 
 
 def array(tokens: list[int]) -> np.ndarray:
     return np.array(tokens, np.int32)
 
 
-class CacheMachine(RuleBasedStateMachine):
-    """Random leases against a model that remembers, for each page, what was written to it.
-
-    The model never looks into the tree. It knows which page-aligned prefixes were committed and
-    not reported evicted, and what "KV" (namespace, whole prefix) each slot holds.
-    """
-
-    leases = Bundle("leases")
-
-    @initialize(page_size=st.sampled_from([1, 2, 4]))
-    def start(self, page_size: int) -> None:
-        self.size = page_size
-        self.cache = PrefixCache(NUM_PAGES, page_size)
-        self.slots: dict[int, tuple[str, tuple[int, ...]]] = {}
-        self.cached: set[tuple[str, tuple[int, ...]]] = set()
-        self.live: dict[int, tuple[Lease, str, list[int]]] = {}
-
-    def follow_events(self) -> None:
-        for event in self.cache.drain_events():
-            path = tuple(np.frombuffer(event.tokens, np.int32).tolist())
-            prefixes = {
-                (event.namespace, path[:n])
-                for n in range(event.start + self.size, len(path) + 1, self.size)
-            }
-            if event.kind == "insert":
-                assert not prefixes & self.cached
-                self.cached |= prefixes
-            else:
-                assert prefixes <= self.cached
-                self.cached -= prefixes
-
-    def longest(self, namespace: str, tokens: list[int]) -> int:
-        best = 0
-        for n in range(self.size, len(tokens) + 1, self.size):
-            if (namespace, tuple(tokens[:n])) in self.cached:
-                best = n
-        return best
-
-    @rule(target=leases, namespace=namespace_strategy, tokens=tokens_strategy)
-    def acquire(self, namespace: str, tokens: list[int]):
-        expected = self.longest(namespace, tokens)
-        assert self.cache.peek(namespace, array(tokens)).length == expected
-        lease = self.cache.acquire(namespace, array(tokens))
-        assert lease.cached_tokens == expected
-        for position, slot in enumerate(lease.slots(expected).tolist()):
-            assert self.slots[slot] == (namespace, tuple(tokens[: position + 1]))
-        try:
-            lease.extend(len(tokens))
-        except OutOfPagesError:
-            lease.release()
-            self.follow_events()
-            return multiple()
-        for position, slot in list(enumerate(lease.slots(len(tokens)).tolist()))[expected:]:
-            self.slots[slot] = (namespace, tuple(tokens[: position + 1]))
-        self.live[lease.id] = (lease, namespace, list(tokens))
-        self.follow_events()
-        return lease.id
-
-    @rule(lease_id=leases, more=tokens_strategy)
-    def grow(self, lease_id: int, more: list[int]) -> None:
-        if lease_id not in self.live:
-            return
-        lease, namespace, tokens = self.live[lease_id]
-        old = len(tokens)
-        try:
-            lease.extend(old + len(more))
-        except OutOfPagesError:
-            assert self.cache.available_pages < len(more)
-            return
-        tokens.extend(more)
-        for position in range(old, len(tokens)):
-            slot = int(lease.slots(len(tokens))[position])
-            self.slots[slot] = (namespace, tuple(tokens[: position + 1]))
-        self.follow_events()
-
-    @rule(lease_id=leases, part=st.floats(0, 1))
-    def commit(self, lease_id: int, part: float) -> None:
-        if lease_id in self.live:
-            lease, _, tokens = self.live[lease_id]
-            lease.commit(array(tokens[: int(part * len(tokens))]))
-            self.follow_events()
-
-    @rule(lease_id=consumes(leases), keep=st.booleans())
-    def release(self, lease_id: int, keep: bool) -> None:
-        if lease_id in self.live:
-            lease, namespace, tokens = self.live.pop(lease_id)
-            expected = self.cache.available_pages + lease.reclaimable_pages()
-            lease.release(array(tokens) if keep else None)
-            self.follow_events()
-            assert self.cache.available_pages == expected
-            if keep:
-                assert self.longest(namespace, tokens) == len(tokens) // self.size * self.size
-
-    @rule(count=st.integers(1, NUM_PAGES))
-    def evict(self, count: int) -> None:
-        possible = self.cache.tree.num_evictable
-        gone = self.cache.evict(count)
-        assert gone >= min(count, possible)
-        self.follow_events()
-
-    @invariant()
-    def ledger_holds(self) -> None:
-        assert self.cache.check() == []
-        pool = self.cache.pool
-        assert pool.num_free + self.cache.tree.num_pages + self.cache.leased_pages == NUM_PAGES
-
-    @invariant()
-    def leases_read_what_they_wrote(self) -> None:
-        for lease, namespace, tokens in self.live.values():
-            for position, slot in enumerate(lease.slots(len(tokens)).tolist()):
-                assert self.slots[slot] == (namespace, tuple(tokens[: position + 1]))
-
-    @invariant()
-    def snapshot_is_the_cached_set(self) -> None:
-        prefixes = set()
-        for event in self.cache.snapshot():
-            path = tuple(np.frombuffer(event.tokens, np.int32).tolist())
-            prefixes |= {
-                (event.namespace, path[:n]) for n in range(self.size, len(path) + 1, self.size)
-            }
-        assert prefixes == self.cached
-
-    def teardown(self) -> None:
-        for lease, _, _ in self.live.values():
-            lease.release()
-        assert self.cache.available_pages == NUM_PAGES
-        self.cache.evict(NUM_PAGES)
-        assert self.cache.pool.num_free == NUM_PAGES
-        assert list(self.cache.tree.nodes()) == []
-        assert self.cache.tree._roots == {}
-
-
-CacheMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-TestCacheMachine = CacheMachine.TestCase
+def keep(cache: PrefixCache, tokens: list[int], namespace: str = "", priority: int = 0) -> None:
+    """Computes `tokens` and leaves them in the cache."""
+    lease = cache.acquire(namespace, array(tokens), priority=priority)
+    lease.extend(len(tokens))
+    lease.release(array(tokens))
 
 
 def test_least_recently_used_leaf_goes_first() -> None:
     cache = PrefixCache(12)
     for first in (1, 2, 3):
-        lease = cache.acquire("", array([first] * 4))
-        lease.extend(4)
-        lease.release(array([first] * 4))
+        keep(cache, [first] * 4)
     cache.acquire("", array([1] * 4)).release()  # 1 is used again: 2 is now the oldest
     cache.evict(1)
     assert [cache.peek("", array([t] * 4)).length for t in (1, 2, 3)] == [4, 0, 4]
@@ -231,5 +86,116 @@ def test_stale_eviction_entries_do_not_pile_up() -> None:
     tree.insert(tree.root(""), array([1, 2, 3]), array([0, 1, 2]))
     for _ in range(5000):
         tree.match(tree.root(""), array([1, 2, 3]))
-    assert len(tree._lru) < 100
+    assert len(tree._queue) < 100
     assert [e.pages.tolist() for e in tree.evict(3)] == [[0, 1, 2]]
+
+
+def test_a_prefix_was_in_use_until_its_lease_ended() -> None:
+    cache = PrefixCache(8)
+    keep(cache, [1] * 4)
+    long = cache.acquire("", array([1] * 4))
+    keep(cache, [2] * 4)
+    long.release()
+    cache.evict(1)
+    assert [cache.peek("", array([t] * 4)).length for t in (1, 2)] == [4, 0]
+
+
+def test_a_pin_outlasts_eviction_and_flush() -> None:
+    cache = PrefixCache(8, pin_budget=4)
+    keep(cache, [1, 2, 3, 4])
+    pin = cache.pin("", array([1, 2, 9]), 10, "ann", now=0)
+    assert pin.tokens == 2
+    cache.evict(8)
+    cache.flush()
+    assert cache.peek("", array([1, 2, 3, 4])).length == 2
+    assert cache.expire(9.9) == 0 and cache.expire(10) == 1
+    cache.evict(8)
+    assert cache.peek("", array([1, 2, 3, 4])).length == 0
+    assert not cache.unpin(pin.id)
+
+
+def test_the_pin_budget_counts_pages_once_and_names_itself() -> None:
+    cache = PrefixCache(16, pin_budget=4)
+    keep(cache, [1, 2, 3, 4])
+    keep(cache, [5])
+    pins = [cache.pin("", array([1, 2, 3, 4]), 10, "ann", now=0) for _ in range(2)]
+    with pytest.raises(InvalidRequestError, match="pin budget is 4 pages") as caught:
+        cache.pin("", array([5]), 10, "bob", now=0)
+    assert caught.value.param == "pin"
+    cache.unpin(pins[0].id)
+    assert cache.pins.pages == 4
+    assert cache.unpin_owner("ann") == 1
+    assert cache.pin("", array([5]), 10, "bob", now=0).tokens == 1
+
+
+def test_the_default_pin_budget_is_a_quarter_of_the_pool() -> None:
+    assert PrefixCache(1000).pins.budget == 250
+
+
+@pytest.mark.parametrize("ttl_s", [-1, float("nan"), 1e9, "soon"])
+def test_a_bad_ttl_is_refused(ttl_s: float) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        PrefixCache(4).pin("", array([1]), ttl_s, "ann")
+    assert caught.value.param == "ttl_s"
+
+
+def test_flush_tells_what_stays() -> None:
+    cache = PrefixCache(32, 2)
+    for tail in ([3, 4], [5, 6]):
+        keep(cache, [1, 2, *tail, 7, 7])
+    keep(cache, [9, 9], "salt")
+    lease = cache.acquire("", array([1, 2, 3, 4]))
+    freed = cache.flush()
+    assert freed == 1 + 1 + 2
+    events = cache.drain_events()
+    assert [(e.kind, len(e.tokens) // 4, e.start) for e in events] == [
+        ("clear", 0, 0),
+        ("insert", 2, 0),
+        ("insert", 4, 2),
+    ]
+    lease.release()
+    assert cache.flush() == 2
+    assert [e.kind for e in cache.drain_events()] == ["clear"]
+    assert cache.pool.num_free == 32
+
+
+def test_ten_thousand_watches_sleep_through_unrelated_inserts() -> None:
+    tree = RadixTree()
+    watches = [tree.watch("", array([1, i, i, i])) for i in range(10_000)]
+    woken = []
+    descend = type(watches[0])._descend
+    try:
+        type(watches[0])._descend = lambda self: (woken.append(self), descend(self))
+        for i in range(100):
+            tree.insert(tree.root(""), array([2, i]), array([0, 0]))
+        assert woken == []
+        tree.insert(tree.root(""), array([1, 7, 7, 8]), array([0, 0, 0, 0]))
+        assert len(woken) == 10_000  # all begin with 1
+        woken.clear()
+        tree.insert(tree.root(""), array([1, 9, 9, 9]), array([0, 0, 0, 0]))
+        assert woken == [watches[9]]
+    finally:
+        type(watches[0])._descend = descend
+    assert (watches[7].length, watches[9].length, watches[8].length) == (3, 4, 1)
+    for watch in watches:
+        watch.close()
+
+
+def test_the_view_shows_who_holds_what() -> None:
+    cache = PrefixCache(64)
+    for tail in range(5):
+        keep(cache, [1, 2, 3, 10 + tail, 11])
+    lease = cache.acquire("", array([1, 2, 3, 10]), owner="request-1")
+    cache.pin("", array([1, 2, 3]), 10, "ann")
+    view = cache.view()
+    assert (view.total_nodes, view.pages_tree, view.pages_pinned) == (7, 13, 3)
+    top = view.nodes[0]
+    assert (top.parent, top.start, top.length, top.pages_below) == (None, 0, 3, 10)
+    assert (top.holders, top.locks, top.pins, top.head) == (["pin of ann"], 2, 1, [1, 2, 3])
+    assert top.hits == 6 and 0 <= top.idle_s <= top.age_s < 60
+    (held,) = [node for node in view.nodes if node.holders == ["request-1"]]
+    assert (held.parent, held.start, held.length) == (top.id, 3, 1)
+    few = cache.view(3)
+    assert len(few.nodes) == 3 and few.total_nodes == 7
+    assert all(node.parent is None or node.parent < node.id for node in few.nodes)
+    lease.release()

@@ -20,7 +20,14 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from radixray.config import DEFAULT_MODEL, DeploymentConfig, Dtype, EngineConfig
+from radixray.config import (
+    DEFAULT_MODEL,
+    DeploymentConfig,
+    Dtype,
+    EngineConfig,
+    EvictionPolicy,
+    SchedulePolicy,
+)
 from radixray.errors import DeploymentError, InvalidRequestError, RadixRayError
 
 HEALTHY_WITHIN_S = 120.0
@@ -95,8 +102,26 @@ def serve(
         int, typer.Option(help="Most tokens one step computes.")
     ] = _DEFAULTS.chunked_prefill_size,
     max_num_seqs: Annotated[
-        int, typer.Option(help="Most requests that run at once.")
+        int,
+        typer.Option(
+            "--max-num-seqs", "--max-running-requests", help="Most requests that run at once."
+        ),
     ] = _DEFAULTS.max_num_seqs,
+    max_queued_requests: Annotated[
+        int, typer.Option(help="Most requests that wait; more are refused.")
+    ] = _DEFAULTS.max_queued_requests,
+    schedule_policy: Annotated[
+        str, typer.Option(help="lpm, fcfs, dfs-weight, lof, random or priority.")
+    ] = _DEFAULTS.schedule_policy,
+    eviction_policy: Annotated[
+        str, typer.Option(help="lru, lfu, fifo, mru, slru or priority.")
+    ] = _DEFAULTS.eviction_policy,
+    mem_fraction_static: Annotated[
+        float | None, typer.Option(help="Part of the free memory for weights and KV pool.")
+    ] = None,
+    prefix_cache: Annotated[
+        bool, typer.Option(help="Whether requests share cached prefixes.")
+    ] = _DEFAULTS.prefix_cache,
     cpu_threads: Annotated[
         int | None, typer.Option(help="Threads of the CPU kernels, for each model actor.")
     ] = None,
@@ -117,6 +142,11 @@ def serve(
             context_length=context_length,
             chunked_prefill_size=chunked_prefill_size,
             max_num_seqs=max_num_seqs,
+            max_queued_requests=max_queued_requests,
+            schedule_policy=cast(SchedulePolicy, schedule_policy),
+            eviction_policy=cast(EvictionPolicy, eviction_policy),
+            mem_fraction_static=mem_fraction_static,
+            prefix_cache=prefix_cache,
             cpu_threads=cpu_threads,
         ),
         model_actors=model_actors,

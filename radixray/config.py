@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from radixray.checks import check_int
+from radixray.checks import check_int, check_number
 from radixray.errors import InvalidRequestError
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -16,6 +16,8 @@ NAMESPACE = "radixray"
 """The Ray namespace of all RadixRay actors."""
 
 Dtype = Literal["bfloat16", "float32"]
+SchedulePolicy = Literal["lpm", "fcfs", "dfs-weight", "lof", "random", "priority"]
+EvictionPolicy = Literal["lru", "lfu", "fifo", "mru", "slru", "priority"]
 
 
 def home() -> Path:
@@ -30,13 +32,18 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         model: an embedded name, a local folder, or a Hub id, in Hugging Face format.
         dtype: of weights, activations and KV cache.
         page_size: tokens a KV page holds; prefixes are shared in whole pages.
-        max_total_tokens: tokens the KV pool holds; None takes 65,536 or what a quarter of the
-            free memory allows, whichever is less.
+        max_total_tokens: tokens the KV pool holds; None takes what `mem_fraction_static` allows.
+        mem_fraction_static: part of the memory free before loading that weights and KV pool may
+            take together; None takes a pool of 65,536 tokens, or of a quarter of the free memory
+            where that is less.
         context_length: most tokens in one sequence; None takes the model's own limit.
         chunked_prefill_size: most tokens one step computes; longer prompts take several steps.
         max_num_seqs: most requests that run at once.
         max_queued_requests: most requests that wait; more are refused with `OverloadedError`.
         prefix_cache: False makes every request compute its whole prompt.
+        schedule_policy: in which order waiting requests start (`radixray.scheduler.order`).
+        eviction_policy: which cached prefixes go first (`radixray.cache.eviction`).
+        pin_budget: most pages that pins may hold; None allows a quarter of the pool.
         cpu_threads: threads for the CPU kernels; None shares the cores among the model actors.
         check_invariants: check the page ledger after every step (slow; for tests).
     """
@@ -50,19 +57,37 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 64
     max_queued_requests: int = 4096
     prefix_cache: bool = True
+    schedule_policy: SchedulePolicy = "lpm"
+    eviction_policy: EvictionPolicy = "lru"
+    pin_budget: int | None = None
+    mem_fraction_static: float | None = None
     cpu_threads: int | None = None
     check_invariants: bool = False
 
     def __post_init__(self) -> None:
-        if self.dtype not in get_args(Dtype):
-            raise InvalidRequestError(
-                f"dtype must be one of {list(get_args(Dtype))}, not {self.dtype!r}", param="dtype"
-            )
+        for name, choices in (
+            ("dtype", Dtype),
+            ("schedule_policy", SchedulePolicy),
+            ("eviction_policy", EvictionPolicy),
+        ):
+            if getattr(self, name) not in get_args(choices):
+                raise InvalidRequestError(
+                    f"{name} must be one of {', '.join(get_args(choices))}, not "
+                    f"{getattr(self, name)!r}",
+                    param=name,
+                )
+        if self.mem_fraction_static is not None:
+            check_number("mem_fraction_static", self.mem_fraction_static, 0.01, 1.0)
+            if self.max_total_tokens is not None:
+                raise InvalidRequestError(
+                    "give max_total_tokens or mem_fraction_static, not both",
+                    param="mem_fraction_static",
+                )
         if not isinstance(self.model, str) or not self.model:
             raise InvalidRequestError("model must be a non-empty string", param="model")
         for name in ("page_size", "chunked_prefill_size", "max_num_seqs", "max_queued_requests"):
             check_int(name, getattr(self, name), 1)
-        for name in ("max_total_tokens", "context_length", "cpu_threads"):
+        for name in ("max_total_tokens", "context_length", "cpu_threads", "pin_budget"):
             if getattr(self, name) is not None:
                 check_int(name, getattr(self, name), 1)
 

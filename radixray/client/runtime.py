@@ -9,7 +9,14 @@ from types import TracebackType
 from radixray.actors.deployment import Deployment, deploy
 from radixray.actors.deployment import attach as attach_deployment
 from radixray.actors.engine_client import EngineClient
-from radixray.config import DEFAULT_MODEL, DeploymentConfig, Dtype, EngineConfig
+from radixray.config import (
+    DEFAULT_MODEL,
+    DeploymentConfig,
+    Dtype,
+    EngineConfig,
+    EvictionPolicy,
+    SchedulePolicy,
+)
 from radixray.errors import InvalidRequestError, NotInitializedError
 from radixray.reports import EngineStats
 
@@ -148,8 +155,13 @@ def init(
     context_length: int | None = None,
     chunked_prefill_size: int = 512,
     max_num_seqs: int = 64,
+    max_running_requests: int | None = None,
     max_queued_requests: int = 4096,
     prefix_cache: bool = True,
+    schedule_policy: SchedulePolicy = "lpm",
+    eviction_policy: EvictionPolicy = "lru",
+    pin_budget: int | None = None,
+    mem_fraction_static: float | None = None,
     cpu_threads: int | None = None,
     name: str = "default",
     address: str | None = None,
@@ -157,7 +169,8 @@ def init(
     """Starts RadixRay on Ray, or attaches to the deployment of that name, for this process.
 
     Ray is started on this machine unless it is initialised or `address` names a cluster. The
-    parameters are those of `EngineConfig` and `DeploymentConfig`.
+    parameters are those of `EngineConfig` and `DeploymentConfig`; `max_running_requests` is
+    SGLang's name for `max_num_seqs`.
 
     Raises:
         InvalidRequestError: a parameter is out of its limits, or a runtime is in use already.
@@ -172,9 +185,13 @@ def init(
             max_total_tokens=max_total_tokens,
             context_length=context_length,
             chunked_prefill_size=chunked_prefill_size,
-            max_num_seqs=max_num_seqs,
+            max_num_seqs=max_num_seqs if max_running_requests is None else max_running_requests,
             max_queued_requests=max_queued_requests,
             prefix_cache=prefix_cache,
+            schedule_policy=schedule_policy,
+            eviction_policy=eviction_policy,
+            pin_budget=pin_budget,
+            mem_fraction_static=mem_fraction_static,
             cpu_threads=cpu_threads,
         ),
         model_actors=model_actors,

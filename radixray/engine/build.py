@@ -33,6 +33,7 @@ def build_engine(config: EngineConfig) -> Engine:
         InvalidRequestError: a limit the model or the memory does not allow.
     """
     folder = resolve_model(config.model)
+    free = _free_memory()
     dtype = getattr(torch, config.dtype)
     model = load_model(folder, dtype)
     shape = model.config
@@ -44,14 +45,18 @@ def build_engine(config: EngineConfig) -> Engine:
             param="context_length",
         )
     slot_bytes = KVPool.bytes_per_slot(shape.num_layers, shape.num_kv_heads, shape.head_dim, dtype)
-    wanted = config.max_total_tokens or min(
-        DEFAULT_POOL_TOKENS, int(_free_memory() * DEFAULT_POOL_SHARE) // slot_bytes
-    )
+    if config.max_total_tokens is not None:
+        wanted = config.max_total_tokens
+    elif config.mem_fraction_static is not None:
+        weights = max(0, free - _free_memory())
+        wanted = int(free * config.mem_fraction_static - weights) // slot_bytes
+    else:
+        wanted = min(DEFAULT_POOL_TOKENS, int(_free_memory() * DEFAULT_POOL_SHARE) // slot_bytes)
     num_pages = wanted // config.page_size
     if num_pages < 1:
         raise InvalidRequestError(
-            f"max_total_tokens must hold at least one page of {config.page_size} tokens, "
-            f"not {wanted}",
+            f"the KV pool must hold at least one page of {config.page_size} tokens, not "
+            f"{max(wanted, 0)}: raise max_total_tokens or mem_fraction_static",
             param="max_total_tokens",
         )
     pool_tokens = num_pages * config.page_size
@@ -59,7 +64,13 @@ def build_engine(config: EngineConfig) -> Engine:
     return Engine(
         model,
         KVPool(shape.num_layers, shape.num_kv_heads, shape.head_dim, pool_tokens, dtype),
-        PrefixCache(num_pages, config.page_size, enabled=config.prefix_cache),
+        PrefixCache(
+            num_pages,
+            config.page_size,
+            enabled=config.prefix_cache,
+            policy=config.eviction_policy,
+            pin_budget=config.pin_budget,
+        ),
         Tokenizer.from_folder(folder),
         ModelInfo(
             name=config.model,
@@ -76,6 +87,7 @@ def build_engine(config: EngineConfig) -> Engine:
             page_size=config.page_size,
             share_prefixes=config.prefix_cache,
         ),
+        schedule_policy=config.schedule_policy,
         check_invariants=config.check_invariants,
     )
 

@@ -17,6 +17,7 @@ import torch
 
 from radixray.cache.page_pool import LedgerError, OutOfPagesError
 from radixray.cache.prefix_cache import PrefixCache
+from radixray.config import SchedulePolicy
 from radixray.engine.pace import Pace
 from radixray.engine.sampler import sample
 from radixray.engine.sequence import LiveSequence
@@ -35,7 +36,7 @@ from radixray.models.llama import LlamaModel
 from radixray.protocol import MAX_SEED, Delta, GenerateRequest, ModelInfo, Request
 from radixray.reports import CacheEvent, EngineStats
 from radixray.scheduler.admission import GrowthEstimate
-from radixray.scheduler.order import SchedulePolicy, in_order
+from radixray.scheduler.order import in_order
 from radixray.scheduler.plan import BatchLimits, BatchPlan, plan_batch
 from radixray.tokenizer.tokenizer import Tokenizer
 

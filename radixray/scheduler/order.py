@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, Protocol, TypeVar, get_args
+from typing import Protocol, TypeVar, get_args
 
-SchedulePolicy = Literal["lpm", "fcfs", "dfs-weight", "lof", "random", "priority"]
+from radixray.config import SchedulePolicy
+
 POLICIES: tuple[str, ...] = get_args(SchedulePolicy)
 
 AGE_TOKENS = 16

@@ -1,0 +1,246 @@
+"""Thousands of random requests through a pool a tenth of what they need.
+
+`RADIXRAY_SOAK_REQUESTS` sets how many (`make soak`).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import resource
+
+import msgspec
+import pytest
+from engine_driver import join
+from hash_model import VOCAB, HashModel, expected_logprobs, expected_tokens
+
+from radixray.cache.prefix_cache import PrefixCache
+from radixray.config import EvictionPolicy, SchedulePolicy
+from radixray.engine.engine import Engine
+from radixray.protocol import (
+    Delta,
+    GenerateRequest,
+    ModelInfo,
+    Request,
+    SamplingParams,
+    ScoreRequest,
+)
+from radixray.scheduler.plan import BatchLimits
+from radixray.tokenizer.tokenizer import Tokenizer
+
+REQUESTS = int(os.environ.get("RADIXRAY_SOAK_REQUESTS", "2000"))
+POOL_TOKENS = 640
+CONTEXT = 200
+
+
+def make(
+    tokenizer: Tokenizer,
+    page_size: int,
+    schedule_policy: SchedulePolicy,
+    eviction_policy: EvictionPolicy,
+    pool_tokens: int = POOL_TOKENS,
+) -> tuple[Engine, HashModel]:
+    model = HashModel(pool_tokens)
+    engine = Engine(
+        model,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        PrefixCache(pool_tokens // page_size, page_size, policy=eviction_policy),
+        tokenizer,
+        ModelInfo(
+            name="hash",
+            context_length=CONTEXT,
+            pool_tokens=pool_tokens // page_size * page_size,
+            vocab_size=VOCAB,
+            eos_token_ids=(2,),
+            dtype="float32",
+            max_queued_requests=10_000,
+        ),
+        BatchLimits(max_num_seqs=16, max_batch_tokens=48, page_size=page_size),
+        schedule_policy=schedule_policy,
+        check_invariants=True,
+    )
+    return engine, model
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model_folder) -> Tokenizer:
+    return Tokenizer.from_folder(model_folder)
+
+
+def random_request(rng: random.Random, number: int, prefixes: list[list[int]]) -> Request:
+    """A turn of a conversation, a branch, a fresh prompt, or choices to score."""
+    prompt = rng.choice(prefixes)[: rng.randint(1, 120)]
+    prompt = prompt + [rng.randrange(3, VOCAB) for _ in range(rng.randint(0, 30))]
+    salt = rng.choice(["", "", "", "salt"])
+    if rng.random() < 0.15:
+        choices = [
+            [rng.randrange(3, VOCAB) for _ in range(rng.randint(1, 4))]
+            for _ in range(rng.randint(1, 5))
+        ]
+        return ScoreRequest(
+            request_id=f"r{number}", prompt_ids=prompt, choices=choices, cache_salt=salt
+        )
+    return GenerateRequest(
+        request_id=f"r{number}",
+        prompt_ids=prompt,
+        cache_salt=salt,
+        priority=rng.randint(-2, 2),
+        sampling=SamplingParams(
+            max_tokens=rng.choice([0, 1, 2, 5, 12, 30, CONTEXT - len(prompt)]),
+            temperature=rng.choice([0.0, 0.0, 0.7, 1.3]),
+            seed=rng.randrange(1, 1000),
+            top_p=rng.choice([1.0, 0.9]),
+            stop_token_ids=(rng.randrange(3, VOCAB),),
+            ignore_eos=rng.random() < 0.5,
+        ),
+    )
+
+
+def check(request: Request, deltas: list[Delta], aborted: bool) -> None:
+    """The request ended as asked, with the tokens of a model that knows no cache."""
+    last = deltas[-1]
+    if aborted and last.finish_reason == "abort":
+        return
+    if isinstance(request, ScoreRequest):
+        assert last.choice_logprobs is not None
+        for choice, got in zip(request.choices, last.choice_logprobs, strict=True):
+            assert got == pytest.approx(expected_logprobs(request.prompt_ids, choice), abs=1e-5)
+        return
+    output = join(deltas)
+    sampling = request.sampling
+    want = expected_tokens(request.prompt_ids, sampling, len(output.token_ids))
+    assert output.token_ids == want
+    ends = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else {2})
+    assert not ends & set(want[:-1])
+    if output.finish_reason == "stop":
+        assert want[-1] in ends
+    else:
+        assert output.finish_reason == "length" and len(want) == sampling.max_tokens
+
+
+@pytest.mark.parametrize(
+    ("page_size", "schedule", "evict"),
+    [
+        (1, "lpm", "lru"),
+        (4, "dfs-weight", "slru"),
+        (16, "priority", "priority"),
+        (2, "random", "lfu"),
+        (1, "lof", "fifo"),
+        (1, "fcfs", "mru"),
+    ],
+)
+def test_random_requests_end_as_asked(
+    tokenizer: Tokenizer, page_size: int, schedule: SchedulePolicy, evict: EvictionPolicy
+) -> None:
+    rng = random.Random(page_size * 1000 + len(schedule))
+    engine, _ = make(tokenizer, page_size, schedule, evict)
+    prefixes = [[rng.randrange(3, VOCAB) for _ in range(150)] for _ in range(24)]
+    requests: dict[str, Request] = {}
+    deltas: dict[str, list[Delta]] = {}
+    aborted: set[str] = set()
+    number = ended = 0
+    count = REQUESTS if (page_size, schedule) == (1, "lpm") else REQUESTS // 5
+    memory = 0
+    while ended < count:
+        while number < count and len(requests) - ended < rng.randint(1, 60):
+            request = random_request(rng, number, prefixes)
+            number += 1
+            requests[request.request_id] = request
+            engine.add(request)
+            if isinstance(request, GenerateRequest) and rng.random() < 0.3:
+                # The next turn may go on from here.
+                prefixes[rng.randrange(len(prefixes))] = request.prompt_ids[:150]
+        if rng.random() < 0.1:
+            victim = rng.choice(list(requests))
+            aborted.add(victim)
+            engine.abort(victim)  # long ended, waiting, running, half prefilled: whatever
+        for delta in engine.step().deltas:
+            deltas.setdefault(delta.request_id, []).append(delta)
+            if delta.finish_reason is not None:
+                ended += 1
+                name = delta.request_id
+                check(requests[name], deltas.pop(name), name in aborted)
+        if ended > count // 2 and not memory:
+            gc.collect()
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert not deltas and not engine.has_work
+    stats = engine.snapshot_stats()
+    assert stats.cached_tokens > 0
+    assert stats.retractions > 0 or count < 1000
+    assert stats.pages_leased == 0
+    assert stats.pages_free + stats.pages_tree == stats.pages_total
+    # Peak memory, in KiB, hardly moves over the second half.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 64 * 1024
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 7])
+def test_forced_retraction_changes_nothing(tokenizer: Tokenizer, every: int) -> None:
+    engine, _ = make(tokenizer, 4, "lpm", "lru", pool_tokens=4096)
+    rng = random.Random(every)
+    requests = []
+    for number in range(12):
+        request = random_request(rng, number, [[rng.randrange(3, VOCAB) for _ in range(100)]])
+        requests.append(request)
+        engine.add(request)
+    deltas: dict[str, list[Delta]] = {}
+    steps = 0
+    while engine.has_work:
+        steps += 1
+        if steps % every == 0 and len(engine._running) > 1:
+            engine._retract(list(engine._running.values())[-1])
+        for delta in engine.step().deltas:
+            deltas.setdefault(delta.request_id, []).append(delta)
+        assert steps < 20_000
+    for request in requests:
+        check(request, deltas[request.request_id], aborted=False)
+
+
+def test_a_stream_of_hot_requests_does_not_starve_a_cold_one(tokenizer: Tokenizer) -> None:
+    engine, _ = make(tokenizer, 1, "lpm", "lru")
+    hot = list(range(3, 103))
+    cold = GenerateRequest(
+        request_id="cold", prompt_ids=list(range(120, 200)), sampling=SamplingParams(max_tokens=1)
+    )
+    number = steps = 0
+    while True:
+        while len(engine._waiting) < 40:
+            number += 1
+            engine.add(
+                GenerateRequest(
+                    request_id=f"hot{number}",
+                    prompt_ids=[*hot, 3 + number % 200],
+                    sampling=SamplingParams(max_tokens=6, ignore_eos=True),
+                )
+            )
+        if steps == 30:
+            engine.add(cold)
+        steps += 1
+        if any(d.request_id == "cold" and d.finish_reason for d in engine.step().deltas):
+            break
+        assert steps < 400
+    assert msgspec.structs.asdict(engine.snapshot_stats())["cached_tokens"] > 0
+
+
+def test_waiting_behind_a_request_that_never_fits_is_not_a_thing(tokenizer: Tokenizer) -> None:
+    engine, _ = make(tokenizer, 1, "fcfs", "lru", pool_tokens=100)
+    with pytest.raises(Exception, match="100 with the output"):
+        engine.add(GenerateRequest(request_id="huge", prompt_ids=[5] * 150))
+    engine.add(
+        GenerateRequest(
+            request_id="big",
+            prompt_ids=[5] * 90,
+            sampling=SamplingParams(max_tokens=10, ignore_eos=True),
+        )
+    )
+    engine.add(
+        GenerateRequest(
+            request_id="small",
+            prompt_ids=[7] * 3,
+            sampling=SamplingParams(max_tokens=2, ignore_eos=True),
+        )
+    )
+    done = set()
+    while engine.has_work:
+        done |= {d.request_id for d in engine.step().deltas if d.finish_reason}
+    assert done == {"big", "small"}

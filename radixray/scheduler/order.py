@@ -60,7 +60,7 @@ W = TypeVar("W", bound=Waiting)
 
 
 def in_order(policy: SchedulePolicy, waiting: Iterable[W]) -> list[W]:
-    """`waiting` in the order they should start. Sorting is stable in the order of arrival."""
+    """`waiting` in the order they should start; what is equal stays in the order given."""
     if policy == "dfs-weight":
         return _depth_first(list(waiting))
     return sorted(waiting, key=_KEYS[policy])
@@ -70,17 +70,21 @@ def _depth_first(waiting: list[W]) -> list[W]:
     paths = {w.arrival: w.cached_path() for w in waiting}
     weights = Counter(node for path in paths.values() for node in path)
 
+    # What ends at a node comes after what goes on below it: the deep is cached, and may not be for
+    # long.
+    end = (1, 0)
+
     def key(w: W) -> tuple[list[tuple[int, int]], int]:
-        return [(-weights[node], node) for node in paths[w.arrival]], w.arrival
+        return [*((-weights[node], node) for node in paths[w.arrival]), end], w.arrival
 
     return sorted(waiting, key=key)
 
 
-_KEYS: dict[str, Callable[[Waiting], tuple[float, int]]] = {
+_KEYS: dict[str, Callable[[Waiting], float]] = {
     # Age counts by when the wait began, which needs no clock: only differences matter.
-    "lpm": lambda w: (AGE_TOKENS * w.since_step - w.matched, w.arrival),
-    "fcfs": lambda w: (0, w.arrival),
-    "lof": lambda w: (-w.max_new, w.arrival),
-    "random": lambda w: (w.draw, w.arrival),
-    "priority": lambda w: (-w.priority, w.arrival),
+    "lpm": lambda w: AGE_TOKENS * w.since_step - w.matched,
+    "fcfs": lambda w: w.arrival,
+    "lof": lambda w: -w.max_new,
+    "random": lambda w: w.draw,
+    "priority": lambda w: -w.priority,
 }

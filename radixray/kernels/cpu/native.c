@@ -94,6 +94,16 @@ INLINE hvec narrow(vec v) {
     return __builtin_convertvector((rounded & ~is_nan) | (0x7fc0 & is_nan), hvec);
 }
 
+/* W pairs of bfloat16 from 2 W floats. */
+INLINE vec pair_up(vec low, vec high) {
+#if PAIRS
+    return (vec)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+#else
+    (void)high;
+    return low;
+#endif
+}
+
 INLINE void store_floats(void *p, ptrdiff_t i, vec v, int bf16) {
     if (!bf16) {
         store((float *)p + i, v);
@@ -175,8 +185,8 @@ INLINE float largest_of(vec v) {
 #endif
 }
 
-/* 2 to the power of x <= 252: exactly 1 at 0, exactly 0 far below, within 2 units in the last
- * place elsewhere. Polynomial as in Cephes (Moshier). */
+/* 2 to the power of x <= 252: exactly 1 at 0, exactly 0 far below, within 2e-7 elsewhere. The
+ * polynomial is the best of degree 5 that is 1 at 0. */
 INLINE vec exp2_(vec x) {
     x = larger(splat(-252.0f), x);
 #if W == 16
@@ -186,12 +196,11 @@ INLINE vec exp2_(vec x) {
     vec n = (x + shift) - shift;
 #endif
     vec f = x - n; /* in [-0.5, 0.5] */
-    vec p = splat(1.5353362e-4f);
-    p = fma_(p, f, splat(1.3398874e-3f));
-    p = fma_(p, f, splat(9.6184373e-3f));
-    p = fma_(p, f, splat(5.5503324e-2f));
-    p = fma_(p, f, splat(2.4022648e-1f));
-    p = fma_(p, f, splat(6.9314720e-1f));
+    vec p = splat(1.32647254e-3f);
+    p = fma_(p, f, splat(9.67151277e-3f));
+    p = fma_(p, f, splat(5.55073375e-2f));
+    p = fma_(p, f, splat(2.40222421e-1f));
+    p = fma_(p, f, splat(6.93146978e-1f));
     p = fma_(p, f, splat(1.0f));
 #if W == 16
     return (vec)_mm512_scalef_ps((__m512)p, (__m512)n);
@@ -352,12 +361,13 @@ static int round_up(int n, int to) { return (n + to - 1) / to * to; }
 /* Floats of a row of outputs. */
 static int width_of(int head_dim) { return round_up(head_dim, W); }
 
-/* A closed state: largest score, sum of weights, weighted sum of values. */
+/* A closed state: largest score as a power of 2, sum of weights, weighted sum of values. */
 static int state_floats(int head_dim) { return 2 + width_of(head_dim); }
 
 /* What a thread works in, and the rows it works on. */
 typedef struct {
     int rows, words, width, pairs, bf16, head_dim;
+    float scale;      /* from products to powers of 2 */
     float *keys;      /* [words, BLOCK]: transposed, so that keys lie in lanes */
     float *values;    /* [BLOCK or BLOCK / 2 words, width] */
     float *q;         /* [rows, words] */
@@ -365,7 +375,7 @@ typedef struct {
     float *state;     /* [rows, state_floats]: of the splits so far, merged */
     float *out;       /* [rows, width]: of this split, like the next two */
     float *lane_sums; /* [rows, W] */
-    float *top;       /* [rows]: largest score */
+    float *top;       /* [rows and W more]: largest product */
     int32_t *visible; /* [rows]: keys of this split that a row sees */
 } Tile;
 
@@ -384,7 +394,7 @@ static size_t tile_layout(Tile *tile, float *base, int head_dim, int group) {
     TAKE(state, rows * state_floats(head_dim));
     TAKE(out, rows * width);
     TAKE(lane_sums, rows * W);
-    TAKE(top, rows);
+    TAKE(top, rows + W);
     TAKE(visible, rows);
 #undef TAKE
     return next - base;
@@ -444,41 +454,44 @@ static void load_values(const Tile *t, const char *cache, const int32_t *slots, 
     }
 }
 
-/* One block for a group of rows: scores, online softmax, weighted values. */
-static void attend(Tile *t, int row, int rows, int begin, int count, float scale) {
-    float fade[GROUP];
+/* Scores of a row over a block become weights; adds them to the row's sums. */
+INLINE void weigh(float *row, float *lane_sums, float top, float fade, float scale, int pairs) {
+    vec weights[BLOCK / W], sum = load(lane_sums) * splat(fade);
+#pragma GCC unroll 16
+    for (int i = 0; i < BLOCK / W; i++) {
+        weights[i] = exp2_(fma_(load(row + i * W), splat(scale), splat(-top * scale)));
+        sum += weights[i];
+    }
+    store(lane_sums, sum);
+#pragma GCC unroll 16
+    for (int i = 0; i < BLOCK / W; i++) {
+        if (!pairs) store(row + i * W, weights[i]);
+        else if (i % 2) store(row + i / 2 * W, pair_up(weights[i - 1], weights[i]));
+    }
+}
+
+/* One block of `count` keys from key `begin` of the split on, for a group of rows. */
+static void attend(Tile *t, int row, int rows, int begin, int count) {
+    float top[W] = {0}, fade[W];
     int seen = 0;
     product(rows, t->pairs, t->weights, BLOCK, NULL, t->q + row * t->words, t->words, t->keys,
             BLOCK, t->words, round_up(count, W));
     for (int r = 0; r < rows; r++) {
-        float *weights = t->weights + r * BLOCK, *top = t->top + row + r;
+        float *scores = t->weights + r * BLOCK;
         int visible = t->visible[row + r] - begin;
-        vec scores[BLOCK / W], most = splat(*top);
-        for (int i = 0; i < BLOCK / W; i++) {
-            scores[i] = load(weights + i * W) * splat(scale);
-            if (visible < (i + 1) * W) {
-                ivec lane, hidden;
-                for (int j = 0; j < W; j++) lane[j] = i * W + j;
-                hidden = lane >= visible;
-                scores[i] = (vec)((~hidden & (ivec)scores[i]) | (hidden & (ivec)splat(-INFINITY)));
-            }
-            most = larger(scores[i], most);
-        }
-        float new_top = largest_of(most);
-        fade[r] = new_top == *top ? 1.0f : exp2_of(*top - new_top);
-        *top = new_top;
-        vec sum = load(t->lane_sums + (row + r) * W) * splat(fade[r]);
-        for (int i = 0; i < BLOCK / W; i++) {
-            scores[i] = exp2_(scores[i] - splat(new_top));
-            sum += scores[i];
-        }
-        store(t->lane_sums + (row + r) * W, sum);
-        if (t->pairs)
-            for (int i = 0; i < BLOCK / W; i++)
-                store_floats(weights, i * W, scores[i], 1);
-        else
-            for (int i = 0; i < BLOCK / W; i++) store(weights + i * W, scores[i]);
+        for (int i = visible > 0 ? visible : 0; i < BLOCK; i++) scores[i] = -INFINITY;
         if (visible > seen) seen = visible;
+        vec most = splat(t->top[row + r]);
+#pragma GCC unroll 16
+        for (int i = 0; i < BLOCK / W; i++) most = larger(load(scores + i * W), most);
+        top[r] = largest_of(most);
+    }
+    /* What earlier sums are to be multiplied with: all rows' at once. */
+    store(fade, exp2_((load(t->top + row) - load(top)) * splat(t->scale)));
+    for (int r = 0; r < rows; r++) {
+        t->top[row + r] = top[r];
+        weigh(t->weights + r * BLOCK, t->lane_sums + (row + r) * W, top[r], fade[r], t->scale,
+              t->pairs);
     }
     if (seen > count) seen = count;
     product(rows, t->pairs, t->out + row * t->width, t->width, fade, t->weights, BLOCK, t->values,
@@ -488,7 +501,6 @@ static void attend(Tile *t, int row, int rows, int begin, int count, float scale
 /* One split for all rows of a tile; leaves `top`, `lane_sums` and `out`. */
 static void attend_split(Tile *t, const char *k_cache, const char *v_cache, const int32_t *slots,
                          int count) {
-    const float scale = LOG2_E / sqrtf((float)t->head_dim);
     const int groups = (t->rows + GROUP - 1) / GROUP;
     const int step = (t->rows + groups - 1) / groups;
     memset(t->out, 0, sizeof(float) * t->rows * t->width);
@@ -502,17 +514,17 @@ static void attend_split(Tile *t, const char *k_cache, const char *v_cache, cons
             int rows = t->rows - row < step ? t->rows - row : step, seen = 0;
             for (int r = 0; r < rows; r++)
                 if (t->visible[row + r] > seen) seen = t->visible[row + r];
-            if (seen > begin) attend(t, row, rows, begin, n, scale);
+            if (seen > begin) attend(t, row, rows, begin, n);
         }
     }
 }
 
 /* Add a closed state to another: weights of both are taken relative to the larger top. */
-static void merge(float *state, const float *top, const float *sum, const float *out, int width) {
-    float new_top = *top > state[0] || *top != *top ? *top : state[0];
-    float keep = exp2_of(state[0] - new_top), take = exp2_of(*top - new_top);
+static void merge(float *state, float top, float sum, const float *out, int width) {
+    float new_top = top > state[0] ? top : state[0];
+    float keep = exp2_of(state[0] - new_top), take = exp2_of(top - new_top);
     state[0] = new_top;
-    state[1] = state[1] * keep + *sum * take;
+    state[1] = state[1] * keep + sum * take;
     for (int d = 0; d < width; d += W)
         store(state + 2 + d,
               fma_(load(out + d), splat(take), load(state + 2 + d) * splat(keep)));
@@ -564,7 +576,7 @@ static void attend_run(const Attention *a, Tile *t, const Run *run, int kv_head)
     for (int row = 0; row < t->rows; row++) {
         ptrdiff_t partial = members[row / group].partial;
         float *state = a->partials + (partial * a->heads + kv_head * group + row % group) * size;
-        state[0] = t->top[row];
+        state[0] = t->top[row] * t->scale;
         state[1] = sum_of(load(t->lane_sums + row * W));
         memcpy(state + 2, t->out + row * t->width, sizeof(float) * t->width);
     }
@@ -576,7 +588,7 @@ static void merge_token(const Attention *a, Tile *t, const Merge *m, int kv_head
         clear(t->state, t->width);
         for (ptrdiff_t i = m->first; i < m->first + m->count; i++) {
             const float *state = a->partials + (i * a->heads + head) * size;
-            merge(t->state, state, state + 1, state + 2, t->width);
+            merge(t->state, state[0], state[1], state + 2, t->width);
         }
         finish(a, t->state, m->token, head);
     }
@@ -596,8 +608,8 @@ static void attend_chunk(const Attention *a, Tile *t, const Chunk *chunk, int kv
                      a->slots + chunk->slots_begin + begin,
                      context - begin < SPLIT ? context - begin : SPLIT);
         for (int row = 0; row < t->rows; row++) {
-            float sum = sum_of(load(t->lane_sums + row * W));
-            merge(t->state + row * size, t->top + row, &sum, t->out + row * t->width, t->width);
+            float top = t->top[row] * t->scale, sum = sum_of(load(t->lane_sums + row * W));
+            merge(t->state + row * size, top, sum, t->out + row * t->width, t->width);
         }
     }
     for (int row = 0; row < t->rows; row++)
@@ -630,6 +642,7 @@ EXPORT void rr_attention(const Attention *a) {
         tile_layout(&t, a->scratch + thread * size, a->head_dim, group);
         t.words = t.pairs ? a->head_dim / 2 : a->head_dim;
         t.width = width_of(a->head_dim);
+        t.scale = LOG2_E / sqrtf((float)a->head_dim);
         memset(t.values, 0, sizeof(float) * BLOCK * t.width); /* lanes beyond head_dim stay 0 */
 #pragma omp for schedule(static)
         for (int64_t token = 0; token < a->tokens; token++) write_token(a, token);

@@ -23,11 +23,12 @@ from radixray.config import home
 SOURCE = Path(__file__).with_name("native.c")
 
 _FLAGS = (
-    "-std=gnu11 -O3 -shared -fPIC -fopenmp -fvisibility=hidden -fno-math-errno "
+    *("-std=gnu11", "-O3", "-shared", "-fPIC", "-fopenmp", "-fvisibility=hidden"),
+    "-fno-math-errno",
     # A product and a sum must not become one operation in one place and two in another: every
     # path to a number must round alike.
-    "-ffp-contract=off"
-).split()
+    "-ffp-contract=off",
+)
 
 _INSTRUCTIONS = {
     "avx512_bf16": "-mavx2 -mfma -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16",
@@ -46,7 +47,7 @@ class NativeUnavailableError(Exception):
 class Attention(ctypes.Structure):
     """The struct of the same name in native.c, field by field."""
 
-    _fields_ = [  # noqa: RUF012 (ctypes wants a plain list)
+    _fields_ = [
         *(
             (name, ctypes.c_void_p)
             for name in (

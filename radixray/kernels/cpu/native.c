@@ -50,6 +50,9 @@ enum {
     BLOCK = 64,       /* keys of a block; a multiple of PANEL * W */
     SPLIT = 256,      /* keys after which a row's state is closed; a multiple of BLOCK */
     TILE_TOKENS = 32, /* most tokens whose rows share a loaded block */
+    /* Less is done before other threads wake up: */
+    WORTH_TOKENS = 64,       /* to write to the pool */
+    WORTH_NUMBERS = 1 << 17, /* of a row-wise operation */
 };
 
 /* Below every score, yet finite, so that a state without keys merges as an exact nothing. */
@@ -644,6 +647,8 @@ static void write_token(const Attention *a, int64_t token) {
 /* Write the new keys and values of a layer, then attend. */
 EXPORT void rr_attention(const Attention *a) {
     const int64_t units = (int64_t)(a->num_runs + a->num_chunks) * a->kv_heads;
+#pragma omp parallel for num_threads(a->threads) schedule(static) if (a->tokens > WORTH_TOKENS)
+    for (int64_t token = 0; token < a->tokens; token++) write_token(a, token);
 #pragma omp parallel num_threads(a->threads)
     {
         Tile t = {.bf16 = a->bf16, .pairs = PAIRS && a->bf16, .head_dim = a->head_dim};
@@ -657,8 +662,6 @@ EXPORT void rr_attention(const Attention *a) {
         t.width = width_of(a->head_dim);
         t.scale = LOG2_E / sqrtf((float)a->head_dim);
         memset(t.values, 0, sizeof(float) * BLOCK * t.width); /* lanes beyond head_dim stay 0 */
-#pragma omp for schedule(static)
-        for (int64_t token = 0; token < a->tokens; token++) write_token(a, token);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < units; i++) {
             int unit = (int)(i / a->kv_heads), kv_head = (int)(i % a->kv_heads);
@@ -673,14 +676,11 @@ EXPORT void rr_attention(const Attention *a) {
 
 /* ---- Row-wise operations ----------------------------------------------------------------------- */
 
-/* Fewer numbers than this are done before other threads wake up. */
-enum { WORTH_THREADS = 1 << 15 };
-
 /* Add `delta` (or nothing, if NULL) to x in place, then scale each row to unit mean square:
  * out = x / sqrt(mean(x^2) + eps) * weight. x, delta and out are [rows, size]. */
 EXPORT void rr_rms_norm(void *x, const void *delta, const void *weight, void *out, int64_t rows,
                         int64_t size, float eps, int32_t bf16, int32_t threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * size > WORTH_THREADS)
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * size > WORTH_NUMBERS)
     for (int64_t row = 0; row < rows; row++) {
         const ptrdiff_t begin = row * size, end = begin + size;
         vec squares = splat(0.0f);
@@ -704,7 +704,7 @@ EXPORT void rr_rms_norm(void *x, const void *delta, const void *weight, void *ou
 EXPORT void rr_rotate(void *x, const void *cos, const void *sin, int64_t rows, int64_t row_size,
                       int32_t heads, int32_t head_dim, int32_t bf16, int32_t threads) {
     const int half = head_dim / 2;
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * row_size > WORTH_THREADS)
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * row_size > WORTH_NUMBERS)
     for (int64_t row = 0; row < rows; row++) {
         for (int head = 0; head < heads; head++) {
             const ptrdiff_t first = row * row_size + head * head_dim, second = first + half;
@@ -723,7 +723,7 @@ EXPORT void rr_rotate(void *x, const void *cos, const void *sin, int64_t rows, i
 /* out = silu(gate) * up for x [rows, 2 size], of which each row is gate, then up. */
 EXPORT void rr_silu_and_multiply(const void *x, void *out, int64_t rows, int64_t size, int32_t bf16,
                                  int32_t threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * size > WORTH_THREADS)
+#pragma omp parallel for num_threads(threads) schedule(static) if (rows * size > WORTH_NUMBERS)
     for (int64_t row = 0; row < rows; row++) {
         const ptrdiff_t gate = 2 * row * size, up = gate + size, to = row * size;
         for (ptrdiff_t i = 0; i < size; i += W) {

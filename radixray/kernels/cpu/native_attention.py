@@ -23,6 +23,9 @@ from radixray.kernels.kv_pool import KVPool
 _SHORT = 16
 """Most new tokens of a sequence that go through runs: those can be spread over more threads."""
 
+_WORTH_A_THREAD = 1 << 18
+"""Numbers of keys (and of values) to attend to that are worth waking one more thread for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -35,6 +38,7 @@ class Work:
         merges: ``[tokens in runs, 3]``.
         chunks: ``[chunks, 4]``.
         num_partials: closed states that the runs leave.
+        num_keys: keys to load, for all runs and chunks.
     """
 
     slots: np.ndarray
@@ -43,6 +47,7 @@ class Work:
     merges: np.ndarray
     chunks: np.ndarray
     num_partials: int
+    num_keys: int
 
 
 class NativeAttention:
@@ -84,6 +89,7 @@ class NativeAttention:
             **runs.arrays(),
             chunks=_int32(chunks, 4),
             num_partials=runs.num_partials,
+            num_keys=runs.num_keys + sum(chunk[2] + chunk[3] for chunk in chunks),
         )
 
     def forward(
@@ -101,7 +107,8 @@ class NativeAttention:
         kv_heads = k.shape[1]
         q, k, v = _dense_rows(q), _dense_rows(k), _dense_rows(v)
         out = torch.empty((tokens, heads, head_dim), dtype=q.dtype)
-        threads = torch.get_num_threads()
+        worth = metadata.num_keys * kv_heads * head_dim // _WORTH_A_THREAD
+        threads = min(torch.get_num_threads(), 1 + worth)
         state_floats = self._library.rr_state_floats(head_dim)
         scratch_floats = self._library.rr_scratch_floats(head_dim, heads // kv_heads)
         self._partials = _at_least(self._partials, metadata.num_partials * heads * state_floats)
@@ -151,6 +158,7 @@ class _Runs:
         self._open: dict[bytes, int] = {}
         """Slots of a run to its index; the newest, where a full one was followed by another."""
         self.num_partials = 0
+        self.num_keys = 0
 
     def add(self, begin: int, slots: np.ndarray, token: int, position: int) -> None:
         """The tokens from `token` on, whose sequence's slots are at `begin` in `Work.slots`.
@@ -180,6 +188,7 @@ class _Runs:
             run = self._open[key] = len(self._runs)
             self._runs.append((begin, len(slots)))
             self._members.append([])
+            self.num_keys += len(slots)
         return self._members[run]
 
     def arrays(self) -> dict[str, np.ndarray]:

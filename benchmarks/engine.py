@@ -1,8 +1,9 @@
 """One step of the model, without scheduler or HTTP: decode batches and prefill chunks.
 
 The native and the torch kernels take turns, and the best time of each is shown, as a shared machine
-drifts. Beside them stand the floors of this machine: reading what a decode step must read at the measured memory bandwidth,
-and computing what a prefill chunk must compute at the measured rate of a large matrix product.
+drifts. Beside them stands the floor of this machine: the longer of reading what the step must read
+at the measured memory bandwidth, and computing what it must compute at the measured rate of a large
+matrix product.
 
     python benchmarks/engine.py [--quick]
 """

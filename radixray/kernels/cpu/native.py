@@ -24,7 +24,7 @@ SOURCE = Path(__file__).with_name("native.c")
 
 _FLAGS = (
     *("-std=gnu11", "-O3", "-shared", "-fPIC", "-fopenmp", "-fvisibility=hidden"),
-    "-fno-math-errno",
+    *("-fno-math-errno", "-fno-strict-aliasing"),  # words are floats here and pairs there
     # A product and a sum must not become one operation in one place and two in another: every
     # path to a number must round alike.
     "-ffp-contract=off",

@@ -171,11 +171,10 @@ def _serve(
         started.callback(_leave_ray)
         out.print(f"loading {escape(config.engine.model)} ...")
         deployment = deploy(config, address=address)
-        stop_actors = started.push(lambda *_: deployment.shutdown())
         _on_terminate()  # Ray has put its own in place
         started.callback(stop_http, config.name)
-        # Once all is up, the model actors stop first: that ends open streams with an error event.
-        started.push(stop_actors)
+        # Stopped before HTTP is: that ends open streams with an error event, not in mid-air.
+        started.callback(deployment.stop_actors)
         serve_http(config.name, host, port, api_key)
         url = f"http://{_reachable(host)}:{port}"
         _wait_until_healthy(url)

@@ -14,6 +14,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from radixray.actors import model_actor, scheduler_actor
 from radixray.actors.engine_client import EngineClient, fetch_served_model
 from radixray.actors.handles import actor_handle
+from radixray.actors.interrupts import interrupts_held
 from radixray.config import NAMESPACE, DeploymentConfig
 from radixray.errors import DeploymentError, NotInitializedError, RadixRayError
 from radixray.protocol import ModelInfo
@@ -56,10 +57,14 @@ class Deployment:
 
     def shutdown(self) -> None:
         """Stops what this process started; a deployment it only attached to lives on."""
-        if self.owned and ray.is_initialized():
-            _stop_actors(self.config)
+        self.stop_actors()
         if self.started_ray:
             ray.shutdown()
+
+    def stop_actors(self) -> None:
+        """Stops the actors that this process started; Ray runs on."""
+        if self.owned and ray.is_initialized():
+            _stop_actors(self.config)
 
 
 def deploy(config: DeploymentConfig, *, address: str | None = None) -> Deployment:
@@ -111,14 +116,17 @@ def _ensure_ray(address: str | None) -> bool:
     """Connects to Ray; True if this call did it."""
     if ray.is_initialized():
         return False
+    # It warns each user that a cluster of this machine's own needs a token, which it then makes.
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     try:
-        ray.init(
-            address=address,
-            namespace=NAMESPACE,
-            logging_level=logging.WARNING,
-            include_dashboard=None if address else True,
-        )
-    except (ConnectionError, RuntimeError, ValueError) as error:
+        with interrupts_held():
+            ray.init(
+                address=address,
+                namespace=NAMESPACE,
+                logging_level=logging.WARNING,
+                include_dashboard=None if address else True,
+            )
+    except Exception as error:  # Ray raises many kinds, plain Exception among them
         raise DeploymentError(f"Ray cannot be reached or started: {error}") from error
     return True
 

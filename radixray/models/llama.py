@@ -7,13 +7,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from radixray.kernels.attention import AttentionBackend
-from radixray.kernels.cpu.attention import CpuAttention
 from radixray.kernels.cpu.linear import PackedLinear
+from radixray.kernels.cpu.select import CpuKernels, cpu_kernels
 from radixray.kernels.kv_pool import KVPool
 from radixray.models.batch import ForwardBatch
 from radixray.models.config import ModelConfig
-from radixray.models.rope import RotaryEmbedding, rotate
+from radixray.models.rope import RotaryEmbedding
 from radixray.models.weights import Shapes, Weights
 
 _IGNORED = frozenset({"rotary_emb.inv_freq"})
@@ -26,6 +25,7 @@ class LlamaModel:
     Attributes:
         config: its numbers.
         dtype: of weights, activations and the KV pool it is used with.
+        kernels: what it computes with.
     """
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
@@ -38,7 +38,7 @@ class LlamaModel:
         weights.check(expected_tensors(config), ignored)
         self.config = config
         self.dtype = weights.dtype
-        self.attention: AttentionBackend[Any] = CpuAttention()
+        self.kernels = cpu_kernels()
         self._embedding = weights.get("model.embed_tokens.weight")
         self._rope = RotaryEmbedding(config, weights.dtype)
         self._layers = [_Layer(config, index, weights) for index in range(config.num_layers)]
@@ -59,13 +59,17 @@ class LlamaModel:
         Returns:
             Logits, float32 ``[R, vocab_size]``, one row for each of `batch.logit_rows`.
         """
-        metadata = self.attention.prepare(batch.query_lens, batch.num_decode, batch.context_slots)
+        attention, ops = self.kernels.attention, self.kernels.ops
+        metadata = attention.prepare(batch.query_lens, batch.num_decode, batch.context_slots)
         rope = self._rope.tables(batch.positions)
         x = F.embedding(batch.token_ids, self._embedding)
+        delta: torch.Tensor | None = None
         for layer in self._layers:
-            x = layer.forward(x, rope, batch.out_slots, self.attention, kv_pool, metadata)
+            delta = layer.forward(x, delta, rope, batch.out_slots, self.kernels, kv_pool, metadata)
+        assert delta is not None
         # The norm works row by row, so only rows whose logits are wanted go through it.
-        x = _rms_norm(x[batch.logit_rows], self._norm, self.config.rms_norm_eps)
+        rows = batch.logit_rows
+        x = ops.add_rms_norm(x[rows], delta[rows], self._norm, self.config.rms_norm_eps)
         if not len(x):
             return torch.empty(0, self.config.vocab_size, dtype=torch.float32)
         return self._head(x).float()
@@ -95,23 +99,31 @@ class _Layer:
     def forward(
         self,
         x: torch.Tensor,
+        delta: torch.Tensor | None,
         rope: tuple[torch.Tensor, torch.Tensor],
         out_slots: torch.Tensor,
-        attention: AttentionBackend[Any],
+        kernels: CpuKernels,
         kv_pool: KVPool,
         metadata: Any,
     ) -> torch.Tensor:
-        """``[T, hidden_size]`` to the same; `x` is overwritten."""
+        """Take ``x + delta``, both ``[T, hidden_size]``, through the layer.
+
+        `x` is overwritten. What is left to add to it is returned, so that the next layer can do
+        that together with its norm.
+        """
+        ops = kernels.ops
         num_heads, num_kv_heads = self._heads
-        qkv = self._qkv(_rms_norm(x, self._input_norm, self._eps))
-        qkv = qkv.view(len(x), num_heads + 2 * num_kv_heads, self._head_dim)
-        qk, v = qkv[:, :-num_kv_heads], qkv[:, -num_kv_heads:]
-        q, k = rotate(qk, *rope).split(self._heads, dim=1)
-        attended = attention.forward(self._index, q, k, v, out_slots, kv_pool, metadata)
-        x += self._out(attended.flatten(1))
-        gate, up = self._gate_up(_rms_norm(x, self._mlp_norm, self._eps)).chunk(2, dim=1)
-        x += self._down(F.silu(gate).mul_(up))
-        return x
+        if delta is None:
+            x_norm = ops.rms_norm(x, self._input_norm, self._eps)
+        else:
+            x_norm = ops.add_rms_norm(x, delta, self._input_norm, self._eps)
+        qkv = self._qkv(x_norm).view(len(x), num_heads + 2 * num_kv_heads, self._head_dim)
+        q, k = ops.rotate(qkv, num_heads + num_kv_heads, *rope).split(self._heads, dim=1)
+        v = qkv[:, -num_kv_heads:]
+        attended = kernels.attention.forward(self._index, q, k, v, out_slots, kv_pool, metadata)
+        delta = self._out(attended.flatten(1))
+        x_norm = ops.add_rms_norm(x, delta, self._mlp_norm, self._eps)
+        return self._down(ops.silu_multiply(self._gate_up(x_norm)))
 
 
 def expected_tensors(config: ModelConfig) -> Shapes:
@@ -139,7 +151,3 @@ def expected_tensors(config: ModelConfig) -> Shapes:
         for name, shape in layer.items():
             shapes[f"model.layers.{index}.{name}.weight"] = shape
     return shapes
-
-
-def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)

@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al., 2021, "RoFormer"), in Hugging Face's half-split layout."""
+"""Rotary position embedding (Su et al., 2021, "RoFormer"): the angles; see `Ops.rotate`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from radixray.models.config import Llama3RopeScaling, ModelConfig
 
 
 class RotaryEmbedding:
-    """Rotates pairs (i, i + head_dim / 2) of queries and keys by position times frequency i.
+    """Pairs (i, i + head_dim / 2) of queries and keys are rotated by position times frequency i.
 
     The tables cover `max_position_embeddings`; they are computed in float32 and kept in `dtype`,
     so that rotating needs no conversion.
@@ -27,16 +27,6 @@ class RotaryEmbedding:
     def tables(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines ``[T, 1, head_dim / 2]`` for int64 positions ``[T]``; once a step."""
         return self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate ``[T, heads, head_dim]`` by the tables of its positions; a new contiguous tensor."""
-    half = x.shape[-1] // 2
-    first, second = x[..., :half], x[..., half:]
-    out = torch.empty(x.shape, dtype=x.dtype)
-    torch.mul(first, cos, out=out[..., :half]).addcmul_(second, sin, value=-1)
-    torch.mul(second, cos, out=out[..., half:]).addcmul_(first, sin)
-    return out
 
 
 def inverse_frequencies(

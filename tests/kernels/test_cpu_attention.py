@@ -1,159 +1,73 @@
-"""The CPU attention backend against attention in float64, written the slow and obvious way."""
+"""The CPU attention backends against attention in float64."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
+from attention_cases import SEQUENCES, TOLERANCE, Case, make_case
 
 from radixray.kernels.attention import AttentionBackend
-from radixray.kernels.cpu.attention import CpuAttention
-from radixray.kernels.kv_pool import KVPool
-
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
+from radixray.kernels.cpu.select import native_kernels, torch_kernels
 
 
-@dataclass
-class Case:
-    """A step's inputs, and the keys and values every position should have."""
-
-    query_lens: np.ndarray
-    num_decode: int
-    context_slots: list[np.ndarray]
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    out_slots: torch.Tensor
-    pool: KVPool
-    contexts: list[tuple[torch.Tensor, torch.Tensor]]
-
-    def run(self, backend: AttentionBackend | None = None, layer: int = 1) -> torch.Tensor:
-        backend = backend or CpuAttention()
-        metadata = backend.prepare(self.query_lens, self.num_decode, self.context_slots)
-        return backend.forward(layer, self.q, self.k, self.v, self.out_slots, self.pool, metadata)
-
-    def expected(self) -> torch.Tensor:
-        outs, start = [], 0
-        for length, (k, v) in zip(self.query_lens.tolist(), self.contexts, strict=True):
-            outs.append(naive_attention(self.q[start : start + length], k, v))
-            start += length
-        return torch.cat(outs)
-
-
-def naive_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Query by query and head by head, in float64."""
-    queries, heads, dim = q.shape
-    context, kv_heads, _ = k.shape
-    q, k, v = q.double(), k.double(), v.double()
-    out = torch.empty(queries, heads, dim, dtype=torch.float64)
-    for row in range(queries):
-        seen = context - queries + row + 1
-        for head in range(heads):
-            kv_head = head // (heads // kv_heads)
-            scores = k[:seen, kv_head] @ q[row, head] / dim**0.5
-            out[row, head] = scores.softmax(0) @ v[:seen, kv_head]
-    return out
-
-
-def make_case(
-    sequences: list[tuple[int, int]],
-    *,
-    heads: tuple[int, int] = (6, 2),
-    dim: int = 16,
-    dtype: torch.dtype = torch.float32,
-    seed: int = 0,
-) -> Case:
-    """A step over `sequences` of (query length, context length) with randomly placed slots."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def randn(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator).to(dtype)
-
-    num_heads, kv_heads = heads
-    total = sum(context for _, context in sequences)
-    slots = torch.randperm(total + 7, generator=generator)[:total].int().numpy()
-    context_slots = np.split(slots, np.cumsum([context for _, context in sequences])[:-1])
-    pool = KVPool(2, kv_heads, dim, total + 7, dtype)
-    contexts, news = [], []
-    for (length, context), where in zip(sequences, context_slots, strict=True):
-        k, v = randn(context, kv_heads, dim), randn(context, kv_heads, dim)
-        old = torch.from_numpy(where[: context - length].astype(np.int64))
-        pool.k[1][:, old] = k[: context - length].transpose(0, 1)
-        pool.v[1][:, old] = v[: context - length].transpose(0, 1)
-        contexts.append((k, v))
-        news.append((k[context - length :], v[context - length :], where[context - length :]))
-    return Case(
-        query_lens=np.array([length for length, _ in sequences], np.int32),
-        num_decode=next((i for i, (n, _) in enumerate(sequences) if n != 1), len(sequences)),
-        context_slots=context_slots,
-        q=randn(sum(length for length, _ in sequences), num_heads, dim),
-        k=torch.cat([k for k, _, _ in news]),
-        v=torch.cat([v for _, v, _ in news]),
-        out_slots=torch.from_numpy(np.concatenate([s for _, _, s in news]).astype(np.int64)),
-        pool=pool,
-        contexts=contexts,
-    )
-
-
-SEQUENCES = {
-    "one token": [(1, 1)],
-    "decode": [(1, 5), (1, 33), (1, 1), (1, 64)],
-    "decode of very different lengths": [(1, 3), (1, 900), (1, 40), (1, 1300), (1, 310)],
-    "prefill": [(70, 70)],
-    "extend": [(5, 40), (64, 65), (130, 300)],
-    "mixed": [(1, 17), (1, 100), (3, 3), (66, 90), (2, 50)],
-}
+@pytest.fixture(params=["torch", "native"])
+def backend(request: pytest.FixtureRequest) -> AttentionBackend:
+    kernels = torch_kernels() if request.param == "torch" else native_kernels()
+    return kernels.attention
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("sequences", SEQUENCES.values(), ids=SEQUENCES)
-def test_equals_naive_attention(sequences: list[tuple[int, int]], dtype: torch.dtype) -> None:
+def test_equals_naive_attention(
+    backend: AttentionBackend, sequences: list[tuple[int, int]], dtype: torch.dtype
+) -> None:
     case = make_case(sequences, dtype=dtype)
-    error = (case.run().double() - case.expected()).abs().max()
+    error = (case.run(backend).double() - case.expected()).abs().max()
     assert error < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("heads", [(4, 4), (8, 2), (7, 1), (9, 3)], ids=str)
 @pytest.mark.parametrize("dim", [8, 64, 128])
-def test_head_shapes(heads: tuple[int, int], dim: int) -> None:
+def test_head_shapes(backend: AttentionBackend, heads: tuple[int, int], dim: int) -> None:
     case = make_case([(1, 20), (6, 21)], heads=heads, dim=dim)
-    assert (case.run().double() - case.expected()).abs().max() < TOLERANCE[torch.float32]
+    assert (case.run(backend).double() - case.expected()).abs().max() < TOLERANCE[torch.float32]
 
 
-def test_writes_keys_and_values_of_its_layer_only() -> None:
+def test_writes_keys_and_values_of_its_layer_only(backend: AttentionBackend) -> None:
     case = make_case([(1, 4), (3, 9)])
     before = case.pool.k[0].clone()
-    case.run()
+    case.run(backend)
     assert torch.equal(case.pool.k[1][:, case.out_slots], case.k.transpose(0, 1))
     assert torch.equal(case.pool.v[1][:, case.out_slots], case.v.transpose(0, 1))
     assert torch.equal(case.pool.k[0], before)
 
 
-def test_a_step_that_only_extends_by_one_needs_no_decode_block() -> None:
+def test_a_step_that_only_extends_by_one_needs_no_decode_block(backend: AttentionBackend) -> None:
     case = make_case([(1, 20), (1, 30)])
-    expected = case.run()
+    expected = case.run(backend)
     case.num_decode = 0
-    assert torch.allclose(case.run(), expected, atol=1e-6)
+    assert torch.allclose(case.run(backend), expected, atol=1e-6)
 
 
-def test_a_sequence_does_not_see_the_others_broken_values() -> None:
+def test_a_sequence_does_not_see_the_others_broken_values(backend: AttentionBackend) -> None:
     case = make_case([(1, 10), (1, 40), (4, 20), (9, 9)])
-    expected = case.run()
+    expected = case.run(backend)
     broken = torch.from_numpy(case.context_slots[1].astype(np.int64))
     case.pool.k[1][:, broken] = torch.nan
     case.pool.v[1][:, broken] = torch.inf
-    out = case.run()
+    out = case.run(backend)
     others = [0, *range(2, len(out))]
     assert torch.equal(out[others], expected[others])
     assert out[1].isnan().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_result_hardly_depends_on_the_batch(dtype: torch.dtype) -> None:
+def test_a_result_hardly_depends_on_the_batch(
+    backend: AttentionBackend, dtype: torch.dtype
+) -> None:
     case = make_case([(1, 31 + 60 * i) for i in range(16)], heads=(9, 3), dim=64, dtype=dtype)
-    together = case.run()
+    together = case.run(backend)
     for i, slots in enumerate(case.context_slots):
         alone = Case(
             np.ones(1, np.int32),
@@ -167,20 +81,19 @@ def test_a_result_hardly_depends_on_the_batch(dtype: torch.dtype) -> None:
             [case.contexts[i]],
         )
         tolerance = 1e-6 if dtype == torch.float32 else 1e-2
-        assert (alone.run()[0] - together[i]).abs().max() <= tolerance
+        assert (alone.run(backend)[0] - together[i]).abs().max() <= tolerance
 
 
-def test_context_longer_than_the_first_mask() -> None:
-    backend = CpuAttention()
+def test_context_longer_than_the_first_mask(backend: AttentionBackend) -> None:
     for context in (30, 1025, 2500, 40):
         case = make_case([(3, context)], heads=(2, 1))
         error = (case.run(backend).double() - case.expected()).abs().max()
         assert error < TOLERANCE[torch.float32]
 
 
-def test_strided_keys_and_values() -> None:
+def test_strided_keys_and_values(backend: AttentionBackend) -> None:
     case = make_case([(5, 12)])
-    expected = case.run()
+    expected = case.run(backend)
     case.k = torch.cat([case.k, case.k], dim=1)[:, : case.k.shape[1]]
     case.v = torch.cat([case.v, case.v], dim=1)[:, : case.v.shape[1]]
-    assert torch.equal(case.run(), expected)
+    assert torch.equal(case.run(backend), expected)

@@ -49,3 +49,17 @@ def test_a_build_without_the_operators_falls_back(monkeypatch: pytest.MonkeyPatc
 def test_no_rows() -> None:
     with torch.inference_mode():
         assert PackedLinear(torch.randn(12, 8))(torch.empty(0, 8)).shape == (0, 12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(960, 576), (576, 1536), (300, 4864)], ids=str)
+def test_a_row_does_not_depend_on_the_others(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer, x = PackedLinear(torch.randn(shape).to(dtype)), torch.randn(600, shape[1]).to(dtype)
+    if not layer._packed:
+        pytest.skip("only packed weights promise it")
+    with torch.inference_mode():
+        expected = layer(x)
+        for rows in [*range(1, 34), 64, 100, 512]:
+            got = layer(x[rows : 2 * rows] if rows < 300 else x[:rows])
+            assert torch.equal(got, expected[rows : 2 * rows] if rows < 300 else expected[:rows])

@@ -14,8 +14,9 @@ class PackedLinear:
     """``y = x @ weight.T`` without bias.
 
     An unpacked weight makes oneDNN reorder it on every call, which costs more than a small batch's
-    arithmetic. Packed, a row's result is also the same bits whatever rows share the batch (as far
-    as measured), which keeps greedy output independent of batching.
+    arithmetic. Packed, a row's result is also the same bits whatever rows share the batch: oneDNN
+    cuts the sum over the inputs by the weight's shape alone, except that it does not cut it for a
+    single row. So a single row is computed as two.
 
     Args:
         weight: ``[out_features, in_features]``, bfloat16 or float32. Not kept where packing works,
@@ -31,6 +32,8 @@ class PackedLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, in_features]`` to ``[T, out_features]``, both in the dtype of the weight."""
         if self._packed:
+            if len(x) == 1:
+                return self(x.expand(2, -1))[:1]
             return torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], "")
         return F.linear(x, self._weight)
 

@@ -9,15 +9,15 @@ import torch
 from engine_driver import EngineDriver
 
 from radixray.cache.prefix_cache import PrefixCache
-from radixray.config import EngineConfig
+from radixray.config import Dtype, EngineConfig
 from radixray.engine.build import build_engine
 from radixray.engine.engine import Engine
 from radixray.scheduler.plan import BatchLimits
 
 
 @functools.cache
-def _loaded() -> Engine:
-    return build_engine(EngineConfig(dtype="float32", max_total_tokens=16_384))
+def _loaded(dtype: Dtype) -> Engine:
+    return build_engine(EngineConfig(dtype=dtype, max_total_tokens=16_384))
 
 
 @pytest.fixture
@@ -35,8 +35,9 @@ def make_engine() -> Callable[..., EngineDriver]:
         max_num_seqs: int = 64,
         chunked_prefill_size: int = 512,
         max_queued_requests: int = 4096,
+        dtype: Dtype = "float32",
     ) -> EngineDriver:
-        loaded = _loaded()
+        loaded = _loaded(dtype)
         torch.manual_seed(0)
 
         return EngineDriver(

@@ -9,13 +9,15 @@ export RAY_USAGE_STATS_ENABLED := 0
 # The embedded model comes from a wheel; nothing here needs the network once installed.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help install demo test lint format bench clean
+.PHONY: help install demo test lint format bench bench-parts soak clean
 
 help:
 	@echo "make demo     see it work: programs on Ray on a real language model"
 	@echo "make test     run the tests"
 	@echo "make lint     ruff and pyright"
 	@echo "make bench    measure against transformers in one run"
+	@echo "make bench-parts  the kernels, the radix tree and the schedule policies, each beside another design"
+	@echo "make soak     long random runs of the cache and the batch loop"
 	@echo "make install  the virtual environment only ($(VENV))"
 
 install: $(STAMP)
@@ -45,6 +47,15 @@ format: install
 
 bench: install
 	$(BIN)/python benchmarks/few_shot.py
+
+bench-parts: install
+	$(BIN)/python benchmarks/engine.py --quick
+	$(BIN)/python benchmarks/radix_tree.py
+	$(BIN)/python benchmarks/scheduling.py
+
+soak: install
+	RADIXRAY_SOAK_STEPS=1000000 $(BIN)/python -m pytest tests/cache/test_cache_machine.py --timeout 7200
+	RADIXRAY_SOAK_REQUESTS=100000 $(BIN)/python -m pytest tests/engine/test_soak.py --timeout 7200
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -28,6 +28,7 @@ class Channel:
 
     Attributes:
         actor: Ray name of the model actor.
+        consumer_id: how the actor knows this consumer.
         broken: set when the stream ended.
     """
 
@@ -35,7 +36,7 @@ class Channel:
         self.actor = actor
         self.broken = False
         self._handle = handle
-        self._id = uuid.uuid4().hex
+        self.consumer_id = uuid.uuid4().hex
         self._inboxes: dict[str, asyncio.Queue[Delta | RadixRayError]] = {}
         self._outbox: dict[str, bytes] = {}
         self._aborts: list[str] = []
@@ -121,11 +122,13 @@ class Channel:
         if aborts:
             self._handle.abort.remote(aborts)
         if requests:
-            self._handle.submit.remote(self._id, requests)
+            self._handle.submit.remote(self.consumer_id, requests)
 
     async def _read(self) -> None:
         try:
-            async for item in self._handle.deltas.options(num_returns="streaming").remote(self._id):
+            async for item in self._handle.deltas.options(num_returns="streaming").remote(
+                self.consumer_id
+            ):
                 for delta in decode_deltas(await item):
                     inbox = self._inboxes.get(delta.request_id)
                     if inbox is not None:
@@ -134,13 +137,13 @@ class Channel:
         except asyncio.CancelledError:
             if ray.is_initialized():
                 # The loop ends, or the channel is closed: the actor need not wonder about us.
-                self._handle.leave.remote(self._id)
+                self._handle.leave.remote(self.consumer_id)
             raise
         except Exception as error:  # whatever it is, nobody may wait for this stream any more
             cause = error
             log.warning("the stream from model actor %s broke: %s", self.actor, error)
             # Should the actor live all the same, it is not to go on for nobody.
-            self._handle.leave.remote(self._id)
+            self._handle.leave.remote(self.consumer_id)
         finally:
             self._ended.set()
         what = "ended this stream" if cause is None else "died or cannot be reached"
@@ -157,4 +160,4 @@ class Channel:
 
     def _show_life(self) -> None:
         while not self._ended.wait(HEARTBEAT_S) and ray.is_initialized():
-            self._handle.heartbeat.remote(self._id)
+            self._handle.heartbeat.remote(self.consumer_id)

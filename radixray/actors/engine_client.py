@@ -7,23 +7,26 @@ import contextlib
 import itertools
 import logging
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import msgspec
 import numpy as np
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from radixray.actors.channel import Channel
 from radixray.actors.handles import actor_handle
 from radixray.actors.independent import independent_call, independent_task
 from radixray.actors.wire import (
     PlaceRequest,
+    decode_cache_tree,
+    decode_pin_report,
     decode_placements,
     decode_served_model,
     encode_request,
 )
 from radixray.config import DeploymentConfig
-from radixray.errors import AbortedError, EngineDiedError, EngineError
+from radixray.errors import AbortedError, EngineDiedError, EngineError, RadixRayError
 from radixray.protocol import (
     Delta,
     GenerateRequest,
@@ -32,7 +35,7 @@ from radixray.protocol import (
     ScoreRequest,
     ScoreResult,
 )
-from radixray.reports import EngineStats, Placement
+from radixray.reports import CacheTree, EngineStats, PinReport, Placement
 from radixray.tokenizer.tokenizer import Tokenizer
 
 STATS_TIMEOUT_S = 10.0
@@ -98,6 +101,49 @@ class EngineClient:
         """Counters of each model actor; see `Transport.stats`."""
         stats = await asyncio.gather(*map(_stats, self._names))
         return dict(zip(self._names, stats, strict=True))
+
+    async def pin(
+        self, prompt_ids: list[int], ttl_s: float, *, cache_salt: str = ""
+    ) -> dict[str, PinReport]:
+        """Keeps what is cached of a prefix, on every model actor, for `ttl_s` seconds.
+
+        The pins end early with this client, or where a lone request needs their pages.
+
+        Raises:
+            InvalidRequestError: a bad `ttl_s`, or no room in the pin budget.
+            EngineDiedError: an actor cannot be reached.
+        """
+        tokens = np.array(prompt_ids, np.int32).tobytes()
+
+        async def pin_on(name: str) -> PinReport:
+            consumer_id = self._channel(name).consumer_id
+            call = actor_handle(name).pin.remote(consumer_id, cache_salt, tokens, ttl_s)
+            return decode_pin_report(await answer_of(name, call))
+
+        return dict(zip(self._names, await asyncio.gather(*map(pin_on, self._names)), strict=True))
+
+    async def flush(self) -> int:
+        """Empties the caches of all model actors of what no request uses; pages freed.
+
+        Raises:
+            EngineDiedError: an actor cannot be reached.
+        """
+        return sum(
+            await asyncio.gather(
+                *(answer_of(name, actor_handle(name).flush.remote()) for name in self._names)
+            )
+        )
+
+    async def cache_tree(self, limit: int = 100) -> dict[str, CacheTree]:
+        """What each model actor has cached: at most `limit` nodes each, for people to look at.
+
+        Raises:
+            EngineDiedError: an actor cannot be reached.
+        """
+        raw = await asyncio.gather(
+            *(answer_of(name, actor_handle(name).cache_tree.remote(limit)) for name in self._names)
+        )
+        return dict(zip(self._names, map(decode_cache_tree, raw), strict=True))
 
     async def close(self) -> None:
         """Closes all channels; requests under way fail."""
@@ -195,6 +241,22 @@ async def fetch_served_model(config: DeploymentConfig) -> tuple[ModelInfo, Token
             continue
         return served.info, Tokenizer(served.tokenizer)
     raise EngineDiedError(f"deployment {config.name!r} cannot be reached: {cause}") from cause
+
+
+async def answer_of(name: str, call: Any) -> Any:
+    """What an actor answers; its typed errors as they are.
+
+    Raises:
+        EngineDiedError: it cannot be reached.
+    """
+    try:
+        return await call
+    except RayTaskError as error:
+        if isinstance(error.cause, RadixRayError):
+            raise error.cause from None
+        raise
+    except RayError as error:
+        raise EngineDiedError(f"model actor {name} cannot be reached") from error
 
 
 async def _stats(name: str) -> EngineStats:

@@ -73,7 +73,8 @@ def gen(name: str | None = None, **params: Any) -> GenExpression:
 
     Args:
         name: the variable that gets the result; by default ``gen_0``, ``gen_1`` and so on.
-        params: fields of `SamplingParams` and of `Constraint` (e.g. `regex`), and `cache_salt`.
+        params: fields of `SamplingParams` and of `Constraint` (e.g. `regex`), and `cache_salt`,
+            `priority` and `timeout_s` of `GenerateRequest`.
             `max_tokens` is 128 unless given.
 
     Raises:

@@ -12,7 +12,14 @@ from radixray.client.op_queue import OpQueue
 from radixray.client.parameters import ResolvedParameters
 from radixray.client.results import Choice, Gen
 from radixray.errors import AbortedError, EngineError
-from radixray.protocol import Delta, GenerateRequest, SamplingParams, ScoreRequest, Usage
+from radixray.protocol import (
+    Delta,
+    GenerateRequest,
+    SamplingParams,
+    ScoreRequest,
+    TokenLogprob,
+    Usage,
+)
 
 
 async def generate(
@@ -29,7 +36,7 @@ async def generate(
         prompt_ids=prompt_ids,
         sampling=params.sampling,
         constraint=params.constraint,
-        cache_salt=params.cache_salt,
+        **params.request,
     )
     output = await _collect(transport, request, on_text)
     # The token that ended the output is no part of it; a constraint may end it without one.
@@ -97,6 +104,8 @@ async def _collect(
     token_ids: list[int] = []
     texts: list[str] = []
     usage = Usage()
+    logprobs: list[TokenLogprob] = []
+    prompt_logprobs: list[TokenLogprob] | None = None
     last: Delta | None = None
     # Leaving early, by failure or cancellation, must close the stream: that aborts the request.
     async with aclosing(transport.generate(request)) as deltas:
@@ -104,6 +113,8 @@ async def _collect(
             last = delta
             token_ids += delta.token_ids
             usage = delta.usage or usage
+            logprobs += delta.logprobs or []
+            prompt_logprobs = delta.prompt_logprobs or prompt_logprobs
             if delta.text:
                 texts.append(delta.text)
                 if on_text is not None:
@@ -119,6 +130,8 @@ async def _collect(
         stop_reason=last.stop_reason,
         usage=usage,
         request_id=request.request_id,
+        logprobs=None if request.sampling.logprobs is None else logprobs,
+        prompt_logprobs=prompt_logprobs,
     )
 
 

@@ -8,12 +8,21 @@ from typing import Any
 
 import msgspec
 
+from radixray.checks import check_int, check_number
 from radixray.errors import InvalidRequestError
-from radixray.protocol import MAX_SEED, Constraint, SamplingParams, sampling_from
+from radixray.protocol import (
+    MAX_PRIORITY,
+    MAX_SEED,
+    MAX_TIMEOUT_S,
+    Constraint,
+    SamplingParams,
+    sampling_from,
+)
 
 SAMPLING = frozenset(field.name for field in msgspec.structs.fields(SamplingParams))
 CONSTRAINTS = frozenset(field.name for field in msgspec.structs.fields(Constraint))
-RUN_DEFAULTS = SAMPLING | {"cache_salt"}
+REQUEST = frozenset({"cache_salt", "priority", "timeout_s"})
+RUN_DEFAULTS = SAMPLING | REQUEST
 """What may be set for a whole run; a generation's own parameters win."""
 
 _LANGUAGE_DEFAULTS = {"max_tokens": 128}
@@ -24,7 +33,8 @@ class ResolvedParameters(msgspec.Struct, frozen=True):
 
     sampling: SamplingParams
     constraint: Constraint | None
-    cache_salt: str
+    request: dict[str, Any]
+    """Those of REQUEST that were given."""
 
 
 def check_parameters(params: Mapping[str, Any], *, constraints: bool = True) -> None:
@@ -48,6 +58,10 @@ def check_parameters(params: Mapping[str, Any], *, constraints: bool = True) -> 
         value = params.get(name)
         if value is not None and not isinstance(value, str):
             raise InvalidRequestError(f"{name} must be a string, not {value!r}", param=name)
+    if params.get("priority") is not None:
+        check_int("priority", params["priority"], -MAX_PRIORITY, MAX_PRIORITY)
+    if params.get("timeout_s") is not None:
+        check_number("timeout_s", params["timeout_s"], 0.0, MAX_TIMEOUT_S)
     sampling_from({name: value for name, value in params.items() if name in SAMPLING})
 
 
@@ -68,7 +82,7 @@ def resolve(
     return ResolvedParameters(
         sampling=sampling_from({name: merged[name] for name in SAMPLING if name in merged}),
         constraint=Constraint(**constraint) if constraint else None,
-        cache_salt=merged.get("cache_salt", ""),
+        request={name: merged[name] for name in REQUEST if name in merged},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from radixray.protocol import Usage
+from radixray.protocol import TokenLogprob, Usage
 
 
 class _Text:
@@ -41,6 +41,8 @@ class Gen(_Text):
         stop_reason: the stop string or token id that ended it, or None.
         usage: tokens of this request.
         request_id: the engine's request.
+        logprobs: of each output token, where ``logprobs`` asked for them.
+        prompt_logprobs: of the prompt's tokens, where ``prompt_logprobs_from`` asked for them.
     """
 
     text: str
@@ -49,6 +51,8 @@ class Gen(_Text):
     stop_reason: int | str | None
     usage: Usage
     request_id: str
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -18,7 +18,7 @@ from radixray.config import (
     SchedulePolicy,
 )
 from radixray.errors import InvalidRequestError, NotInitializedError
-from radixray.reports import EngineStats
+from radixray.reports import CacheTree, EngineStats, PinReport
 
 ABANDON_TIMEOUT_S = 2.0
 """A loop that is busy for longer keeps its streams; Ray then ends them."""
@@ -58,6 +58,22 @@ class Runtime:
     async def stats(self) -> dict[str, EngineStats]:
         """Counters of each model actor; one that does not answer is not `reachable`."""
         return await (await self.transport()).stats()
+
+    async def pin(
+        self, prompt: str | list[int], ttl_s: float, *, cache_salt: str = ""
+    ) -> dict[str, PinReport]:
+        """Keeps what is cached of a prompt, text or token ids; see `EngineClient.pin`."""
+        transport = await self.transport()
+        ids = transport.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        return await transport.pin(ids, ttl_s, cache_salt=cache_salt)
+
+    async def flush(self) -> int:
+        """Empties the caches of what no request uses; pages freed."""
+        return await (await self.transport()).flush()
+
+    async def cache_tree(self, limit: int = 100) -> dict[str, CacheTree]:
+        """What each model actor has cached, for people to look at."""
+        return await (await self.transport()).cache_tree(limit)
 
     async def aclose(self) -> None:
         """Closes this loop's transport; the deployment lives on."""

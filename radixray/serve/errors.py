@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from math import ceil
 from typing import NamedTuple
 
 import msgspec
@@ -15,6 +16,7 @@ from radixray.errors import (
     AbortedError,
     ConstraintError,
     ContextLengthError,
+    DeadlineExceededError,
     DeploymentError,
     EngineDiedError,
     EngineError,
@@ -47,6 +49,7 @@ _RULES: dict[type[Exception], _Rule] = {
     ConstraintError: _Rule(400, "invalid_request_error", "invalid_constraint"),
     InvalidRequestError: _Rule(400, "invalid_request_error", None),
     ModelNotFoundError: _Rule(404, "invalid_request_error", "model_not_found"),
+    DeadlineExceededError: _Rule(504, "server_error", "deadline_exceeded"),
     OverloadedError: _Rule(429, "rate_limit_error", "overloaded"),
     EngineDiedError: _Rule(503, "server_error", "engine_died"),
     DeploymentError: _Rule(503, "server_error", "not_ready"),
@@ -86,7 +89,8 @@ def error_response(error: Exception) -> Response:
     headers = dict(getattr(error, "headers", None) or {})
     status = status_of(error)
     if status in (429, 503):
-        headers["Retry-After"] = str(RETRY_AFTER_S)
+        after = error.retry_after_s if isinstance(error, OverloadedError) else RETRY_AFTER_S
+        headers["Retry-After"] = str(ceil(after))
     return Response(error_body(error), status, headers, "application/json")
 
 

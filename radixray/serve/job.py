@@ -118,6 +118,7 @@ def make_job(
                 sampling=msgspec.structs.replace(sampling, seed=_shift(seed, i)),
                 constraint=constraint,
                 cache_salt=body.cache_salt,
+                priority=body.priority,
             )
             for i in range(body.n)
         ]

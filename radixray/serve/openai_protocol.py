@@ -51,6 +51,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     stream: bool = False
     stream_options: StreamOptions | None = None
     cache_salt: str = ""
+    priority: int = 0
     regex: str | None = None
     guided_regex: str | None = None
     structured_outputs: StructuredOutputs | None = None

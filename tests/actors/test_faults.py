@@ -169,7 +169,7 @@ async def test_a_silent_but_living_consumer_can_go_on(client: EngineClient) -> N
     await generate(client, "one")
     for name in ("faults/model-0", "faults/model-1"):
         for channel in client._channels.values():
-            await actor_handle(name).leave.remote(channel._id)  # as the reaper would
+            await actor_handle(name).leave.remote(channel.consumer_id)  # as the reaper would
     await asyncio.sleep(0.2)
     assert await generate(client, "two")
 

@@ -318,3 +318,45 @@ def test_loops_come_and_go(runtime: Any) -> None:
         result = asyncio.run(answer.run("Hello", max_tokens=2))
         assert result.usage.completion == 2
     assert sum(loop.is_closed() for loop in runtime._clients) <= 1
+
+
+async def test_a_pinned_prefix_outlives_a_flood_until_its_time(runtime: Any, settled: Any) -> None:
+    text = "The rules of the house, which every guest must know by heart. " * 10
+
+    @rr.function
+    async def ask(s: rr.State, text: str, max_tokens: int = 1) -> int:
+        s += text
+        return (await s.gen("x", max_tokens=max_tokens)).usage.cached
+
+    await ask.run(text)
+    reports = await runtime.pin(text, ttl_s=60)
+    assert max(report.tokens for report in reports.values()) > 100
+    for number in range(4):  # more than both pools hold
+        await asyncio.gather(*(ask.run(f"{number} {i} " + "flood " * 3000) for i in range(2)))
+    assert (await ask.run(text)).value > 100
+    assert sum(tree.pages_pinned for tree in (await runtime.cache_tree()).values()) > 0
+    with pytest.raises(rr.InvalidRequestError) as caught:
+        await runtime.pin(text, ttl_s=-1)
+    assert caught.value.param == "ttl_s"
+    await settled()
+    assert await runtime.flush() > 0
+
+
+async def test_log_probabilities_reach_the_program(runtime: Any, settled: Any) -> None:
+    @rr.function
+    async def program(s: rr.State) -> rr.Gen:
+        s += "The capital of France is"
+        return await s.gen("x", max_tokens=3, temperature=0, logprobs=2, prompt_logprobs_from=1)
+
+    gen = (await program.run()).value
+    assert [t.token_id for t in gen.logprobs] == gen.token_ids
+    assert all(t.logprob == t.top[0][1] and len(t.top) == 2 for t in gen.logprobs)
+    assert len(gen.prompt_logprobs) == gen.usage.prompt - 1
+    await settled()
+
+
+async def test_a_deadline_reaches_the_engine(runtime: Any, settled: Any) -> None:
+    with pytest.raises(rr.ProgramError) as caught:
+        await answer.run("Count", max_tokens=4000, ignore_eos=True, timeout_s=0.4)
+    assert isinstance(caught.value.__cause__, rr.DeadlineExceededError)
+    await settled()

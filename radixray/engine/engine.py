@@ -123,7 +123,10 @@ class Engine:
             raise InvalidRequestError(
                 f"request_id {request.request_id!r} is in use", param="request_id"
             )
-        waiting = len({id(sequence.task) for sequence in self._waiting.values()})
+        waiting = len(self._waiting)
+        if waiting >= self.info.max_queued_requests:
+            # A request may have several sequences, and it is requests that are limited.
+            waiting = len({id(sequence.task) for sequence in self._waiting.values()})
         if waiting >= self.info.max_queued_requests:
             error = OverloadedError(
                 f"{waiting} requests wait; the limit is max_queued_requests="

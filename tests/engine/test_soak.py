@@ -26,7 +26,7 @@ from radixray.protocol import (
     SamplingParams,
     ScoreRequest,
 )
-from radixray.scheduler.plan import BatchLimits
+from radixray.scheduler.plan import FOLLOW_TOKENS, BatchLimits, BatchPlan
 from radixray.tokenizer.tokenizer import Tokenizer
 
 REQUESTS = int(os.environ.get("RADIXRAY_SOAK_REQUESTS", "2000"))
@@ -244,3 +244,52 @@ def test_waiting_behind_a_request_that_never_fits_is_not_a_thing(tokenizer: Toke
     while engine.has_work:
         done |= {d.request_id for d in engine.step().deltas if d.finish_reason}
     assert done == {"big", "small"}
+
+
+def test_decodes_go_on_while_a_long_prompt_prefills(tokenizer: Tokenizer) -> None:
+    engine, model = make(tokenizer, 1, "lpm", "lru", pool_tokens=6000)
+    engine.info = msgspec.structs.replace(engine.info, context_length=5000)
+    sampling = SamplingParams(max_tokens=300, ignore_eos=True)
+    engine.add(GenerateRequest(request_id="chat", prompt_ids=[5, 6, 7], sampling=sampling))
+    engine.step()
+    engine.add(
+        GenerateRequest(
+            request_id="long",
+            prompt_ids=[3 + i % 250 for i in range(4000)],
+            sampling=SamplingParams(max_tokens=1),
+        )
+    )
+    done = False
+    while not done:
+        before = model.tokens_computed
+        deltas = {d.request_id: d for d in engine.step().deltas}
+        assert deltas["chat"].token_ids  # a token in every step
+        assert model.tokens_computed - before <= 48  # and no step is longer than allowed
+        done = "long" in deltas
+
+
+@pytest.mark.parametrize(("length", "slack"), [(40, 1), (150, FOLLOW_TOKENS)])
+def test_identical_prompts_at_once_are_computed_once(
+    tokenizer: Tokenizer, length: int, slack: int
+) -> None:
+    engine, model = make(tokenizer, 1, "lpm", "lru", pool_tokens=6000)
+    prompt = [3 + i % 250 for i in range(length)]
+    for number in range(32):
+        engine.add(
+            GenerateRequest(
+                request_id=str(number), prompt_ids=prompt, sampling=SamplingParams(max_tokens=1)
+            )
+        )
+    while engine.has_work:
+        engine.step()
+    # The others compute their last token, whose logits they need; and where the leader is nearly
+    # through, the little that waiting for it would not be worth.
+    assert model.tokens_computed <= length + 31 * slack
+
+
+def test_a_plan_can_be_printed_and_made_again(tokenizer: Tokenizer) -> None:
+    engine, _ = make(tokenizer, 1, "lpm", "lru")
+    engine.add(GenerateRequest(request_id="a", prompt_ids=[5] * 60))
+    engine.add(GenerateRequest(request_id="b", prompt_ids=[5] * 60))
+    engine.step()
+    assert eval(repr(engine.last_plan)) == BatchPlan(extend=[("a", 48)], admit=["a"])

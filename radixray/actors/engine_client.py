@@ -27,6 +27,7 @@ from radixray.actors.wire import (
 )
 from radixray.config import DeploymentConfig
 from radixray.errors import AbortedError, EngineDiedError, EngineError, RadixRayError
+from radixray.namespaces import namespace_of
 from radixray.protocol import (
     Delta,
     GenerateRequest,
@@ -117,7 +118,9 @@ class EngineClient:
 
         async def pin_on(name: str) -> PinReport:
             consumer_id = self._channel(name).consumer_id
-            call = actor_handle(name).pin.remote(consumer_id, cache_salt, tokens, ttl_s)
+            call = actor_handle(name).pin.remote(
+                consumer_id, self._namespace(cache_salt), tokens, ttl_s
+            )
             return decode_pin_report(await answer_of(name, call))
 
         return dict(zip(self._names, await asyncio.gather(*map(pin_on, self._names)), strict=True))
@@ -175,6 +178,9 @@ class EngineClient:
                 if begun or attempts_left == 0:
                     raise
 
+    def _namespace(self, cache_salt: str) -> str:
+        return namespace_of(self._info.name, cache_salt)
+
     def _channel(self, actor: str) -> Channel:
         channel = self._channels.get(actor)
         if channel is None or channel.broken:
@@ -189,7 +195,9 @@ class EngineClient:
         if len(self._names) == 1:
             return Placement(actor=self._names[0], matched=0, reason="only")
         tokens = np.array(request.prompt_ids, np.int32).tobytes()
-        message = encode_request(PlaceRequest(request.request_id, request.cache_salt, tokens))
+        message = encode_request(
+            PlaceRequest(request.request_id, self._namespace(request.cache_salt), tokens)
+        )
         answer: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
         if not self._to_place:
             independent_call(self._ask_scheduler)

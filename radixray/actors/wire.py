@@ -17,7 +17,7 @@ class PlaceRequest(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         request_id: unique among live requests.
-        namespace: the request's cache salt.
+        namespace: of the request (`radixray.namespaces`).
         tokens: little-endian int32 prompt ids.
     """
 

@@ -147,7 +147,7 @@ class Engine:
                 arrival=arrival,
             )
         else:
-            task = ScoreTask(request, arrival=arrival)
+            task = ScoreTask(request, self.info, arrival=arrival)
         self._tasks[task.request_id] = task
         if isinstance(request, GenerateRequest) and request.timeout_s is not None:
             end = time.monotonic() + request.timeout_s

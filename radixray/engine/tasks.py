@@ -12,6 +12,7 @@ from radixray.engine.sampler import SamplingRow
 from radixray.engine.sequence import LiveSequence
 from radixray.errors import RadixRayError
 from radixray.fsm.matcher import Matcher
+from radixray.namespaces import namespace_of
 from radixray.protocol import (
     Delta,
     ErrorInfo,
@@ -126,7 +127,7 @@ class GenerateTask(_TaskBase):
             reusable = max(0, min(reusable, first - 1))
         self._sequence = LiveSequence(
             request.request_id,
-            request.cache_salt,
+            namespace_of(info.name, request.cache_salt),
             prompt,
             self,
             reusable=reusable,
@@ -236,7 +237,7 @@ class ScoreTask(_TaskBase):
     a prefix of it: single-token choices cost one sequence in all.
     """
 
-    def __init__(self, request: ScoreRequest, *, arrival: int) -> None:
+    def __init__(self, request: ScoreRequest, info: ModelInfo, *, arrival: int) -> None:
         super().__init__(request.request_id, len(request.prompt_ids))
         self._choices = request.choices
         self._logprobs = [[0.0] * len(choice) for choice in request.choices]
@@ -252,7 +253,7 @@ class ScoreTask(_TaskBase):
                 self.sequences.append(
                     LiveSequence(
                         carrier,
-                        request.cache_salt,
+                        namespace_of(info.name, request.cache_salt),
                         [*request.prompt_ids, *body],
                         self,
                         reusable=len(request.prompt_ids) - 1,

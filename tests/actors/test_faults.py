@@ -25,6 +25,7 @@ from radixray.actors.handles import actor_handle
 from radixray.actors.model_actor import LEASE_S
 from radixray.actors.wire import PlaceRequest, decode_placements, encode_request
 from radixray.config import DeploymentConfig, EngineConfig
+from radixray.namespaces import namespace_of
 from radixray.protocol import GenerateRequest, SamplingParams
 
 CONFIG = DeploymentConfig(name="faults", model_actors=2, engine=EngineConfig(max_total_tokens=4096))
@@ -101,7 +102,11 @@ async def test_losing_the_scheduler_stops_nothing(client: EngineClient) -> None:
 
     async def knows() -> bool:
         await generate(client, f"again-{time.monotonic()}")
-        ask = PlaceRequest(f"ask-{time.monotonic()}", "", np.array(PROMPT, np.int32).tobytes())
+        ask = PlaceRequest(
+            f"ask-{time.monotonic()}",
+            namespace_of("smollm2-135m"),
+            np.array(PROMPT, np.int32).tobytes(),
+        )
         (placement,) = decode_placements(await scheduler.place.remote([encode_request(ask)]))
         return placement.matched >= len(PROMPT) - 1
 

@@ -1,0 +1,42 @@
+"""What must be equal, besides the tokens, for two requests to share cached KV.
+
+KV depends on the model, on an adapter's weights, and on the pixels behind image placeholders,
+none of which the token ids show; and callers may ask not to share with others. Each combination is
+a namespace: separate trees, from the root down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+
+class ImageKey(msgspec.Struct, frozen=True):
+    """An image as the model sees it.
+
+    Attributes:
+        sha256: of the encoded bytes, all 64 hexadecimal digits: a shortened hash would let one
+            image answer for another.
+        shape: height, width, channels after decoding.
+        options: how it was decoded and resized, in any fixed spelling.
+    """
+
+    sha256: str
+    shape: tuple[int, ...]
+    options: str = ""
+
+
+def namespace_of(
+    model: str, cache_salt: str = "", *, adapter: str = "", images: Sequence[ImageKey] = ()
+) -> str:
+    """The namespace of requests with these properties; different ones never give the same.
+
+    Args:
+        model: name of the served model.
+        cache_salt: the caller's own separation.
+        adapter: name and version of an adapter on the model.
+        images: in the order of the prompt.
+    """
+    parts = [model, cache_salt, adapter, *([i.sha256, i.shape, i.options] for i in images)]
+    return msgspec.json.encode(parts).decode()

@@ -14,7 +14,7 @@ import ray
 from radixray.actors.independent import independent_call, independent_task
 from radixray.actors.model_actor import HEARTBEAT_S
 from radixray.actors.wire import decode_deltas, encode_request
-from radixray.errors import EngineDiedError, EngineError, InvalidRequestError, RadixRayError
+from radixray.errors import EngineDiedError, EngineError, RadixRayError
 from radixray.protocol import Delta, Request
 
 log = logging.getLogger("radixray")
@@ -52,14 +52,11 @@ class Channel:
         Raises:
             RadixRayError: the typed cause of an ``error`` Delta.
             EngineDiedError: the actor died or cannot be reached.
-            InvalidRequestError: the request's id is in use, or a value cannot be sent.
+            InvalidRequestError: the request's id is in use at the actor, or a value cannot be
+                sent.
         """
         if self.broken:
             raise EngineDiedError(f"model actor {self.actor} cannot be reached")
-        if request.request_id in self._inboxes:
-            raise InvalidRequestError(
-                f"request_id {request.request_id!r} is in use", param="request_id"
-            )
         message = encode_request(request)
         inbox = self._inboxes[request.request_id] = asyncio.Queue()
         self._outbox[request.request_id] = message

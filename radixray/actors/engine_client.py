@@ -26,7 +26,13 @@ from radixray.actors.wire import (
     encode_request,
 )
 from radixray.config import DeploymentConfig
-from radixray.errors import AbortedError, EngineDiedError, EngineError, RadixRayError
+from radixray.errors import (
+    AbortedError,
+    EngineDiedError,
+    EngineError,
+    InvalidRequestError,
+    RadixRayError,
+)
 from radixray.namespaces import namespace_of
 from radixray.protocol import (
     Delta,
@@ -64,6 +70,7 @@ class EngineClient:
             raise EngineDiedError(f"deployment {config.name!r} is no more: {error}") from error
         self._names = _names(config)
         self._channels: dict[str, Channel] = {}
+        self._live: set[str] = set()
         self._to_place: list[tuple[bytes, asyncio.Future[Placement]]] = []
         self._placing: set[asyncio.Future[None]] = set()
         self._round_robin = itertools.cycle(self._names)
@@ -160,6 +167,19 @@ class EngineClient:
         self._channels.clear()
 
     async def _run(self, request: Request) -> AsyncGenerator[Delta, None]:
+        if request.request_id in self._live:
+            raise InvalidRequestError(
+                f"request_id {request.request_id!r} is in use", param="request_id"
+            )
+        self._live.add(request.request_id)
+        try:
+            async with contextlib.aclosing(self._run_somewhere(request)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        finally:
+            self._live.remove(request.request_id)
+
+    async def _run_somewhere(self, request: Request) -> AsyncGenerator[Delta, None]:
         begun = False
         for attempts_left in reversed(range(len(self._names))):
             placement = await self._place(request)

@@ -314,7 +314,7 @@ class Engine:
         batch = self._reserve(batch)
         logits = self._forward(batch)
         deltas: list[Delta] = []
-        to_sample: list[tuple[GenerateTask, torch.Tensor]] = []
+        to_sample: list[tuple[GenerateTask, int]] = []
         row = 0
         for sequence, tokens in batch:
             start = max(sequence.computed, sequence.reusable)
@@ -342,9 +342,9 @@ class Engine:
                 if delta is not None:
                     deltas.append(delta)
                 elif done:
-                    to_sample.append((task, logits[row + rows - 1]))
+                    to_sample.append((task, row + rows - 1))
             row += rows
-        deltas += self._sample(to_sample)
+        deltas += self._sample(to_sample, logits)
         for delta in deltas:
             if delta.finish_reason is not None:
                 self._finish(self._tasks[delta.request_id])
@@ -398,16 +398,22 @@ class Engine:
             self._kv_pool,
         )
 
-    def _sample(self, to_sample: list[tuple[GenerateTask, torch.Tensor]]) -> list[Delta]:
+    def _sample(
+        self, to_sample: list[tuple[GenerateTask, int]], logits: torch.Tensor
+    ) -> list[Delta]:
+        """Chooses a token for each task from its row of `logits`."""
         if not to_sample:
             return []
-        # A copy, which sampling changes; the model's own logits remain for log-probabilities.
-        logits = torch.stack([row for _, row in to_sample])
-        tokens = sample(logits, [task.sampling_row() for task, _ in to_sample])
+        used = logits
+        rows = [row for _, row in to_sample]
+        if len(rows) < len(logits) or any(task.wants_logprobs for task, _ in to_sample):
+            # A copy: sampling changes it, and log-probabilities are of the model's own logits.
+            used = logits[rows]
+        tokens = sample(used, [task.sampling_row() for task, _ in to_sample])
         self.stats.generated_tokens += len(tokens)
         deltas = []
         for (task, row), token in zip(to_sample, tokens, strict=True):
-            logprob = task.token_logprob(row, token) if task.wants_logprobs else None
+            logprob = task.token_logprob(logits[row], token) if task.wants_logprobs else None
             try:
                 deltas.append(task.accept(token, logprob))
             except RadixRayError as error:

@@ -8,10 +8,12 @@ import pytest
 import radixray as rr
 from radixray.actors.handles import actor_handle
 from radixray.actors.wire import decode_cache_tree, decode_pin_report
+from radixray.namespaces import namespace_of
 from radixray.protocol import GenerateRequest, SamplingParams
 
 PROMPT = list(range(300, 340))
 BYTES = np.array(PROMPT, np.int32).tobytes()
+NAMESPACE = namespace_of("smollm2-135m")
 
 
 async def test_pin_flush_and_tree(runtime: rr.Runtime) -> None:
@@ -22,12 +24,12 @@ async def test_pin_flush_and_tree(runtime: rr.Runtime) -> None:
     async for _ in transport.generate(request):
         pass
     handles = [actor_handle(f"default/model-{i}") for i in range(2)]
-    reports = [decode_pin_report(await h.pin.remote("me", "", BYTES, 60)) for h in handles]
+    reports = [decode_pin_report(await h.pin.remote("me", NAMESPACE, BYTES, 60)) for h in handles]
     held = [report.tokens for report in reports]
     assert sorted(held) == [0, len(PROMPT)]
     holder = handles[held.index(len(PROMPT))]
     with pytest.raises(rr.InvalidRequestError, match="ttl_s"):
-        await holder.pin.remote("me", "", BYTES, -1)
+        await holder.pin.remote("me", NAMESPACE, BYTES, -1)
 
     await holder.flush.remote()
     (node,) = decode_cache_tree(await holder.cache_tree.remote()).nodes

@@ -46,12 +46,16 @@ async def client(deployment: Deployment) -> AsyncGenerator[EngineClient, None]:
     await client.close()
 
 
-async def generate(client: EngineClient, name: str, max_tokens: int = 4) -> str:
-    request = GenerateRequest(
+def generation(name: str, max_tokens: int) -> GenerateRequest:
+    return GenerateRequest(
         request_id=name,
         prompt_ids=PROMPT,
         sampling=SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True),
     )
+
+
+async def generate(client: EngineClient, name: str, max_tokens: int = 4) -> str:
+    request = generation(name, max_tokens)
     return "".join([delta.text async for delta in client.generate(request)])
 
 
@@ -156,15 +160,17 @@ async def test_a_consumer_that_blocks_its_loop_is_alive(client: EngineClient) ->
 async def test_a_request_id_in_use_is_refused_and_its_owner_unharmed(
     deployment: Deployment, client: EngineClient
 ) -> None:
-    running = asyncio.create_task(generate(client, "same", max_tokens=200))
+    running = asyncio.create_task(generate(client, "same", max_tokens=900))
     await asyncio.sleep(0.3)
     with pytest.raises(rr.InvalidRequestError) as caught:
         await generate(client, "same")
     assert caught.value.param == "request_id"
     other = await deployment.connect()
+    (home,) = (name for name, stats in (await client.stats()).items() if stats.running)
     try:
         with pytest.raises(rr.InvalidRequestError):
-            await generate(other, "same")
+            async for _ in other._channel(home).run(generation("same", 4)):
+                pass
     finally:
         await other.close()
     assert await asyncio.wait_for(running, 60)

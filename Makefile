@@ -50,6 +50,7 @@ bench: install
 
 bench-parts: install
 	$(BIN)/python benchmarks/engine.py --quick
+	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/radix_tree.py
 	$(BIN)/python benchmarks/scheduling.py
 

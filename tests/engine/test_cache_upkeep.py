@@ -12,9 +12,11 @@ from engine_driver import EngineDriver, join
 from radixray.cache.page_pool import TREE
 from radixray.engine.thread import EngineThread
 from radixray.errors import InvalidRequestError
+from radixray.namespaces import namespace_of
 from radixray.protocol import SamplingParams
 
 PROMPT = list(range(100, 140))
+NAMESPACE = namespace_of("smollm2-135m")
 SHORT = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
 
@@ -117,7 +119,7 @@ def test_an_idle_engine_repairs_its_ledger(driver: EngineDriver) -> None:
 
 def test_a_request_that_needs_the_pinned_pages_ends_the_pins(driver: EngineDriver) -> None:
     driver.one(PROMPT, SHORT)
-    assert driver.engine.cache.pin("", tokens(PROMPT), 600, "ann").tokens == len(PROMPT)
+    assert driver.engine.cache.pin(NAMESPACE, tokens(PROMPT), 600, "ann").tokens == len(PROMPT)
     out = driver.one([9] * 100, SHORT)
     assert out.usage.completion == 8 and len(driver.engine.cache.pins) == 1
     out = driver.one([6] * 248, SHORT)
@@ -126,7 +128,7 @@ def test_a_request_that_needs_the_pinned_pages_ends_the_pins(driver: EngineDrive
 
 def test_a_pin_expires_while_requests_run(driver: EngineDriver) -> None:
     driver.one(PROMPT, SHORT)
-    driver.engine.cache.pin("", tokens(PROMPT), 0, "ann")
+    driver.engine.cache.pin(NAMESPACE, tokens(PROMPT), 0, "ann")
     driver.one([1, 2], SHORT)
     assert len(driver.engine.cache.pins) == 0
 
@@ -138,10 +140,10 @@ def test_control_calls_through_the_thread(driver: EngineDriver) -> None:
     thread = EngineThread(driver.engine, outputs.append)
     try:
         prompt = tokens(PROMPT).tobytes()
-        report = thread.pin("ann", "", prompt, 60).result(10)
+        report = thread.pin("ann", NAMESPACE, prompt, 60).result(10)
         assert (report.tokens, report.pages_pinned, report.pin_budget) == (40, 40, 64)
         with pytest.raises(InvalidRequestError, match="ttl_s"):
-            thread.pin("ann", "", prompt, -1).result(10)
+            thread.pin("ann", NAMESPACE, prompt, -1).result(10)
         assert thread.ask(lambda engine: engine.cache.flush()).result(10) > 0
         # Idle, yet the events of the flush go out.
         for _ in range(500):

@@ -72,7 +72,8 @@ def run(driver: EngineDriver, copies: int = 1, retract_every: int = 0) -> list[B
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_bit_is_the_same(make_engine: Any, dtype: Dtype) -> None:
-    assert cpu_kernels().name == "native"
+    if cpu_kernels().name != "native":
+        pytest.skip("only the native kernels promise it")
     driver: EngineDriver = make_engine(dtype=dtype)
     encode = driver.engine.tokenizer.encode
     alone: list[Bits] = []

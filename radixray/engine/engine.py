@@ -12,12 +12,12 @@ import random
 import time
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
 from radixray.cache.page_pool import LedgerError, OutOfPagesError
 from radixray.cache.prefix_cache import PrefixCache
 from radixray.config import SchedulePolicy
+from radixray.engine.flatten import flatten
 from radixray.engine.pace import Pace
 from radixray.engine.sampler import sample
 from radixray.engine.sequence import LiveSequence
@@ -31,7 +31,6 @@ from radixray.errors import (
 )
 from radixray.fsm.matcher import Matcher
 from radixray.kernels.kv_pool import KVPool
-from radixray.models.batch import ForwardBatch
 from radixray.models.llama import LlamaModel
 from radixray.protocol import MAX_SEED, Delta, GenerateRequest, ModelInfo, Request
 from radixray.reports import CacheEvent, EngineStats
@@ -369,34 +368,10 @@ class Engine:
 
     def _forward(self, batch: list[tuple[LiveSequence, int]]) -> torch.Tensor:
         """float32 logits [rows, vocab]: for each sequence in order, the rows from `reusable` on."""
-        batch = [(sequence, tokens) for sequence, tokens in batch if tokens > 0]
-        if not batch:
+        work = [(sequence, tokens) for sequence, tokens in batch if tokens > 0]
+        if not work:
             return torch.empty(0)
-        ids, positions, out_slots, contexts, logit_rows = [], [], [], [], []
-        first_row = 0
-        for sequence, tokens in batch:
-            start, end = sequence.computed, sequence.computed + tokens
-            assert sequence.lease is not None
-            slots = sequence.lease.slots(end)
-            ids.append(sequence.tokens[start:end])
-            positions.append(np.arange(start, end))
-            out_slots.append(slots[start:])
-            contexts.append(slots)
-            logit_rows.append(np.arange(max(start, sequence.reusable), end) - start + first_row)
-            first_row += tokens
-        lens = np.array([tokens for _, tokens in batch], np.int32)
-        return self._model.forward(
-            ForwardBatch(
-                token_ids=_int64(ids),
-                positions=_int64(positions),
-                out_slots=_int64(out_slots),
-                query_lens=lens,
-                num_decode=int((lens == 1).sum()),
-                context_slots=contexts,
-                logit_rows=_int64(logit_rows),
-            ),
-            self._kv_pool,
-        )
+        return self._model.forward(flatten(work), self._kv_pool)
 
     def _sample(
         self, to_sample: list[tuple[GenerateTask, int]], logits: torch.Tensor
@@ -453,7 +428,3 @@ class Engine:
                 # Its KV may be half written: nothing of it may reach the cache.
                 self._drop(task, keep=False)
         return deltas
-
-
-def _int64(parts: list[np.ndarray]) -> torch.Tensor:
-    return torch.from_numpy(np.concatenate(parts).astype(np.int64))

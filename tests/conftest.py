@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,20 @@ def model_folder() -> Path:
     from radixray.models.resolve import resolve_model
 
     return resolve_model("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def native_kernels() -> None:
+    """For tests of what only the native CPU kernels promise.
+
+    They are skipped where nothing can compile the kernels. Where a compiler is there, kernels that
+    do not work are a failure, not a reason to skip.
+    """
+    from radixray.kernels.cpu.select import cpu_kernels
+
+    if shutil.which("cc") is None and shutil.which("gcc") is None and shutil.which("clang") is None:
+        pytest.skip("no C compiler")
+    assert cpu_kernels().name == "native"
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ import pytest
 from engine_driver import EngineDriver
 
 from radixray.config import Dtype
-from radixray.kernels.cpu.select import cpu_kernels
 from radixray.protocol import Delta, SamplingParams, TokenLogprob
 
 TEXTS = [
@@ -71,9 +70,7 @@ def run(driver: EngineDriver, copies: int = 1, retract_every: int = 0) -> list[B
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_every_bit_is_the_same(make_engine: Any, dtype: Dtype) -> None:
-    if cpu_kernels().name != "native":
-        pytest.skip("only the native kernels promise it")
+def test_every_bit_is_the_same(make_engine: Any, native_kernels: None, dtype: Dtype) -> None:
     driver: EngineDriver = make_engine(dtype=dtype)
     encode = driver.engine.tokenizer.encode
     alone: list[Bits] = []

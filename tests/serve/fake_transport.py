@@ -97,7 +97,7 @@ class FakeTransport:
             )
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        raise NotImplementedError
+        raise AssertionError("the HTTP API scores nothing")
 
     async def stats(self) -> dict[str, EngineStats]:
         if isinstance(self.health, RadixRayError):

@@ -22,7 +22,7 @@ import radixray.engine.engine as engine_module
 from radixray.config import EngineConfig
 from radixray.engine.build import build_engine
 from radixray.engine.engine import Engine
-from radixray.engine.tasks import GenerateTask
+from radixray.engine.generate import GenerateTask
 from radixray.protocol import GenerateRequest, SamplingParams
 
 PARTS = {"model": "the model", "plan": "planning", "sample": "sampling", "text": "text, stops"}
@@ -60,7 +60,7 @@ def measure(engine: Engine, clock: Clock, batch: int, steps: int) -> dict[str, f
                 request_id=f"{batch}-{number}", prompt_ids=shared + own, sampling=sampling
             )
         )
-    while any(s.computed < 950 for s in [*engine._waiting.values(), *engine._running.values()]):
+    while any(s.computed < 950 for s in [*engine._waiting, *engine._running.values()]):
         engine.step()
     clock.seconds.clear()
     started = time.perf_counter()
@@ -79,7 +79,7 @@ def main(
     steps: Annotated[int, typer.Option(help="Steps to measure.")] = 40,
 ) -> None:
     """Measure and print."""
-    engine = build_engine(EngineConfig(dtype=dtype, max_total_tokens=60_000))  # type: ignore[arg-type]
+    engine = build_engine(EngineConfig(dtype=dtype, max_total_tokens=60_000, overlap=False))  # type: ignore[arg-type]
     clock = Clock()
     clock.wrap(engine._model, "forward", "model")
     clock.wrap(engine_module, "plan_batch", "plan")

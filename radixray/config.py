@@ -45,6 +45,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         eviction_policy: which cached prefixes go first (`radixray.cache.eviction`).
         pin_budget: most pages that pins may hold; None allows a quarter of the pool.
         cpu_threads: threads for the CPU kernels; None shares the cores among the model actors.
+        overlap: make text of a step's tokens, and prepare what comes next, while the model
+            computes; False does one after the other.
         check_invariants: check the page ledger after every step (slow; for tests).
     """
 
@@ -62,6 +64,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     pin_budget: int | None = None
     mem_fraction_static: float | None = None
     cpu_threads: int | None = None
+    overlap: bool = True
     check_invariants: bool = False
 
     def __post_init__(self) -> None:

@@ -88,6 +88,7 @@ def build_engine(config: EngineConfig) -> Engine:
             share_prefixes=config.prefix_cache,
         ),
         schedule_policy=config.schedule_policy,
+        overlap=config.overlap,
         check_invariants=config.check_invariants,
     )
 

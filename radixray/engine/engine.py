@@ -5,11 +5,12 @@ Single-threaded and synchronous; `EngineThread` puts it beside an event loop.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import logging
 import random
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 import torch
@@ -17,11 +18,16 @@ import torch
 from radixray.cache.page_pool import LedgerError, OutOfPagesError
 from radixray.cache.prefix_cache import PrefixCache
 from radixray.config import SchedulePolicy
+from radixray.engine.deadlines import Deadlines
 from radixray.engine.flatten import flatten
+from radixray.engine.generate import GenerateTask
+from radixray.engine.outbox import Outbox
 from radixray.engine.pace import Pace
 from radixray.engine.sampler import sample
+from radixray.engine.score import ScoreTask
 from radixray.engine.sequence import LiveSequence
-from radixray.engine.tasks import GenerateTask, ScoreTask, Task
+from radixray.engine.tasks import Task
+from radixray.engine.waiting import WaitingQueue
 from radixray.errors import (
     DeadlineExceededError,
     EngineError,
@@ -35,13 +41,8 @@ from radixray.models.llama import LlamaModel
 from radixray.protocol import MAX_SEED, Delta, GenerateRequest, ModelInfo, Request
 from radixray.reports import CacheEvent, EngineStats
 from radixray.scheduler.admission import GrowthEstimate
-from radixray.scheduler.order import in_order
 from radixray.scheduler.plan import BatchLimits, BatchPlan, plan_batch
 from radixray.tokenizer.tokenizer import Tokenizer
-
-CANDIDATES_PER_SEAT = 4
-"""Waiting requests the planner looks at for each free place in the batch. Those that wait for
-another's prefill or do not fit are passed; a queue of thousands is not looked at each step."""
 
 CHECK_EVERY_S = 5.0
 """An idle engine checks its page ledger this often if it changed since."""
@@ -51,7 +52,7 @@ log = logging.getLogger("radixray")
 
 @dataclass(slots=True)
 class StepOutput:
-    """What one step did.
+    """What there is to tell after a step.
 
     Attributes:
         deltas: at most one for each request.
@@ -82,6 +83,7 @@ class Engine:
         limits: BatchLimits,
         *,
         schedule_policy: SchedulePolicy = "lpm",
+        overlap: bool = True,
         check_invariants: bool = False,
     ) -> None:
         self.info = info
@@ -92,15 +94,17 @@ class Engine:
         self._model = model
         self._kv_pool = kv_pool
         self._limits = limits
-        self._policy: SchedulePolicy = schedule_policy
         self._growth = GrowthEstimate()
         self._check_invariants = check_invariants
         self._tasks: dict[str, Task] = {}
-        self._waiting: dict[str, LiveSequence] = {}
+        self._waiting = WaitingQueue(schedule_policy)
         self._running: dict[str, LiveSequence] = {}
         self._arrivals = itertools.count()
-        self._notices: list[Delta] = []
-        self._deadlines: list[tuple[float, str, float]] = []
+        self._outbox = Outbox()
+        self._computing = (
+            ThreadPoolExecutor(1, thread_name_prefix="radixray-model") if overlap else None
+        )
+        self._deadlines = Deadlines()
         self._pace = Pace()
         self._next_check = 0.0
         self._checked_version = 0
@@ -108,7 +112,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._waiting or self._running or self._notices or self.cache.has_events)
+        return bool(self._waiting or self._running or self._outbox or self.cache.has_events)
 
     def add(self, request: Request, matcher: Matcher | None = None) -> None:
         """Queues a request.
@@ -125,7 +129,7 @@ class Engine:
         waiting = len(self._waiting)
         if waiting >= self.info.max_queued_requests:
             # A request may have several sequences, and it is requests that are limited.
-            waiting = len({id(sequence.task) for sequence in self._waiting.values()})
+            waiting = self._waiting.requests()
         if waiting >= self.info.max_queued_requests:
             error = OverloadedError(
                 f"{waiting} requests wait; the limit is max_queued_requests="
@@ -149,8 +153,7 @@ class Engine:
             task = ScoreTask(request, self.info, arrival=arrival)
         self._tasks[task.request_id] = task
         if isinstance(request, GenerateRequest) and request.timeout_s is not None:
-            end = time.monotonic() + request.timeout_s
-            heapq.heappush(self._deadlines, (end, task.request_id, request.timeout_s))
+            self._deadlines.add(task, request.timeout_s)
         for sequence in task.sequences:
             self._queue(sequence)
 
@@ -161,49 +164,38 @@ class Engine:
         """
         task = self._tasks.get(request_id)
         if task is not None:
-            self._notices.append(task.abort())
+            self._outbox.last(task.abort())
             self._drop(task)
 
-    def step(self) -> StepOutput:
+    def step(self, tell: Callable[[StepOutput], None] | None = None) -> StepOutput:
         """Runs one batch.
+
+        With overlap, what the last step chose becomes text while the model computes this one, and
+        is told meanwhile; without, this step's is told at its end.
 
         A fault of the model ends the requests of that batch with EngineError; the engine and
         all other requests live on.
+
+        Args:
+            tell: called once with what there is to tell, as soon as it is known.
+
+        Returns:
+            What was told.
         """
         self._end_late_requests()
-        output = StepOutput(self._notices)
-        self._notices = []
         self.cache.expire(time.monotonic())
-        plan = plan_batch(
-            [s.waiting_view(self.stats.steps) for s in self._candidates()],
-            [s.running_view() for s in self._running.values()],
-            self.cache.available_pages,
-            self._limits,
-            growth=self._growth.value,
-        )
-        self.last_plan = plan
-        self._apply(plan)
-        self._growth.after_step(len(plan.retract))
-        if not self._running:
-            self._growth.reset()
-        batch = [
-            (self._running[sequence_id], tokens)
-            for sequence_id, tokens in plan.extend
-            if sequence_id in self._running
-        ]
+        batch = self._reserve(self._next_batch())
+        if self._computing is None:
+            self._complete(batch, lambda: self._forward(batch))
+            return self._tell(tell)
+        logits = self._computing.submit(self._forward, batch)
         try:
-            with torch.inference_mode():
-                output.deltas += self._run(batch)
-        except Exception as error:
-            log.exception("a step failed; its %d sequences end with an error", len(batch))
-            if isinstance(error, LedgerError):
-                self.repair_ledger()
-            output.deltas += self._fail(batch, error)
-        self.stats.steps += 1
-        if self._check_invariants:
-            violations = self.cache.check()
-            assert not violations, violations
-        output.events = self.cache.drain_events()
+            output = self._tell(tell)
+            self._look_ahead(batch)
+        finally:
+            # Whatever happens here, pages may not change hands while the model uses them.
+            wait([logits])
+        self._complete(batch, logits.result)
         return output
 
     def idle(self) -> None:
@@ -240,14 +232,14 @@ class Engine:
 
     def reset(self, error: RadixRayError) -> StepOutput:
         """Ends every request with `error` and starts over with an empty cache."""
-        deltas = self._notices + [task.fail(error) for task in self._tasks.values()]
-        self._notices = []
+        for task in self._tasks.values():
+            self._outbox.last(task.fail(error))
         self._tasks.clear()
         self._waiting.clear()
         self._running.clear()
         self._deadlines.clear()
         self.cache = self.cache.fresh()
-        return StepOutput(deltas, [CacheEvent(kind="clear")])
+        return StepOutput(self._outbox.collect(), [CacheEvent(kind="clear")])
 
     def snapshot_stats(self) -> EngineStats:
         """Counters and gauges of this moment."""
@@ -260,42 +252,47 @@ class Engine:
         return stats
 
     def _end_late_requests(self) -> None:
-        now = time.monotonic()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, request_id, timeout = heapq.heappop(self._deadlines)
-            task = self._tasks.get(request_id)
-            if task is not None:
-                self._notices.append(
-                    task.fail(
-                        DeadlineExceededError(
-                            f"the request did not finish within timeout_s={timeout:g}; it has "
-                            f"{task.usage.completion} tokens",
-                            param="timeout_s",
-                        )
-                    )
-                )
-                self._drop(task)
+        for task, timeout in self._deadlines.passed():
+            error = DeadlineExceededError(
+                f"the request did not finish within timeout_s={timeout:g}; it has "
+                f"{task.usage.completion} tokens",
+                param="timeout_s",
+            )
+            self._end(task, error)
 
-    def _apply(self, plan: BatchPlan) -> None:
+    def _next_batch(self) -> list[tuple[LiveSequence, int]]:
+        """Plans a step and starts it: sequences and how many of their tokens to compute."""
+        seats = self._limits.max_num_seqs - len(self._running)
+        steps = self.stats.steps
+        plan = plan_batch(
+            [s.waiting_view(steps) for s in self._waiting.candidates(seats)],
+            [s.running_view() for s in self._running.values()],
+            self.cache.available_pages,
+            self._limits,
+            growth=self._growth.value,
+        )
+        self.last_plan = plan
         for sequence_id in plan.retract:
             self._retract(self._running[sequence_id])
         # Leases of all admitted first: an eviction for one must not take another's prefix.
         for sequence_id in plan.admit:
             sequence = self._waiting.pop(sequence_id)
+            assert sequence is not None
             sequence.start(self.cache)
             sequence.task.started(sequence)
             self._running[sequence_id] = sequence
+        self._growth.after_step(len(plan.retract))
+        if not self._running:
+            self._growth.reset()
+        return [
+            (self._running[sequence_id], tokens)
+            for sequence_id, tokens in plan.extend
+            if sequence_id in self._running
+        ]
 
     def _queue(self, sequence: LiveSequence) -> None:
         sequence.wait(self.cache, self.stats.steps)
-        self._waiting[sequence.sequence_id] = sequence
-
-    def _candidates(self) -> list[LiveSequence]:
-        """The waiting sequences that may start in this step, in the order they should."""
-        seats = self._limits.max_num_seqs - len(self._running)
-        if seats <= 0 or not self._waiting:
-            return []
-        return in_order(self._policy, self._waiting.values())[: CANDIDATES_PER_SEAT * seats]
+        self._waiting.add(sequence)
 
     def _retract(self, sequence: LiveSequence) -> None:
         self._start_over(sequence)
@@ -308,46 +305,6 @@ class Engine:
         del self._running[sequence.sequence_id]
         self._stop(sequence)
         self._queue(sequence)
-
-    def _run(self, batch: list[tuple[LiveSequence, int]]) -> list[Delta]:
-        batch = self._reserve(batch)
-        logits = self._forward(batch)
-        deltas: list[Delta] = []
-        to_sample: list[tuple[GenerateTask, int]] = []
-        row = 0
-        for sequence, tokens in batch:
-            start = max(sequence.computed, sequence.reusable)
-            sequence.computed += tokens
-            rows = max(0, sequence.computed - start)
-            task = sequence.task
-            done = sequence.computed == sequence.num_tokens
-            if tokens > 1 or sequence.num_tokens == task.usage.prompt:
-                # Prefill: what others may share becomes theirs now. Decoded tokens follow at
-                # the end, all at once.
-                assert sequence.lease is not None
-                sequence.lease.commit(sequence.tokens[: sequence.computed])
-                self.stats.prefill_tokens += tokens
-            if isinstance(task, ScoreTask):
-                if rows:
-                    task.score(sequence, start, logits[row : row + rows])
-                delta = task.sequence_done(sequence) if done else None
-                if done:
-                    self._release(sequence)
-                if delta is not None:
-                    deltas.append(delta)
-            elif isinstance(task, GenerateTask):
-                task.score_prompt(start, logits[row : row + rows])
-                delta = task.prefilled() if done else None
-                if delta is not None:
-                    deltas.append(delta)
-                elif done:
-                    to_sample.append((task, row + rows - 1))
-            row += rows
-        deltas += self._sample(to_sample, logits)
-        for delta in deltas:
-            if delta.finish_reason is not None:
-                self._finish(self._tasks[delta.request_id])
-        return deltas
 
     def _reserve(self, batch: list[tuple[LiveSequence, int]]) -> list[tuple[LiveSequence, int]]:
         """Takes the pages of this step; decodes first, as `ForwardBatch` wants them."""
@@ -371,14 +328,77 @@ class Engine:
         work = [(sequence, tokens) for sequence, tokens in batch if tokens > 0]
         if not work:
             return torch.empty(0)
-        return self._model.forward(flatten(work), self._kv_pool)
+        with torch.inference_mode():
+            return self._model.forward(flatten(work), self._kv_pool)
 
-    def _sample(
-        self, to_sample: list[tuple[GenerateTask, int]], logits: torch.Tensor
-    ) -> list[Delta]:
+    def _tell(self, tell: Callable[[StepOutput], None] | None) -> StepOutput:
+        output = StepOutput(self._outbox.collect(), self.cache.drain_events())
+        if tell is not None:
+            tell(output)
+        return output
+
+    def _look_ahead(self, batch: list[tuple[LiveSequence, int]]) -> None:
+        """What the end of this step and the next step need, while the model computes."""
+        for sequence, tokens in batch:
+            if sequence.computed + tokens == sequence.num_tokens:
+                sequence.task.prepare()
+        leaving = any(sequence.remaining <= 1 for sequence, _ in batch)
+        if leaving or len(self._running) < self._limits.max_num_seqs:
+            self._waiting.rank_ahead()
+
+    def _complete(
+        self, batch: list[tuple[LiveSequence, int]], logits: Callable[[], torch.Tensor]
+    ) -> None:
+        """Takes the model's results; what is finished leaves."""
+        try:
+            with torch.inference_mode():
+                self._take(batch, logits())
+        except Exception as error:
+            log.exception("a step failed; its %d sequences end with an error", len(batch))
+            if isinstance(error, LedgerError):
+                self.repair_ledger()
+            self._fail(batch, error)
+        self.stats.steps += 1
+        if self._check_invariants:
+            violations = self.cache.check()
+            assert not violations, violations
+
+    def _take(self, batch: list[tuple[LiveSequence, int]], logits: torch.Tensor) -> None:
+        to_sample: list[tuple[GenerateTask, int]] = []
+        row = 0
+        for sequence, tokens in batch:
+            task = sequence.task
+            start = max(sequence.computed, sequence.reusable)
+            prefilling = sequence.computed < task.usage.prompt
+            sequence.computed += tokens
+            rows = max(0, sequence.computed - start)
+            done = sequence.computed == sequence.num_tokens
+            if prefilling:
+                # What others may share becomes theirs now. Output follows at the end, all at once.
+                assert sequence.lease is not None
+                sequence.lease.commit(sequence.tokens[: sequence.computed])
+                self.stats.prefill_tokens += tokens
+            if isinstance(task, ScoreTask):
+                if rows:
+                    task.score(sequence, start, logits[row : row + rows])
+                if done:
+                    task.sequence_done(sequence)
+                    self._release(sequence)
+            elif isinstance(task, GenerateTask):
+                task.score_prompt(start, logits[row : row + rows])
+                if done and task.max_new > 0:
+                    to_sample.append((task, row + rows - 1))
+                elif done:
+                    task.finish_prefill()
+            if task.finished:
+                self._finish(task)
+            row += rows
+        self._sample(to_sample, logits)
+
+    def _sample(self, to_sample: list[tuple[GenerateTask, int]], logits: torch.Tensor) -> None:
         """Chooses a token for each task from its row of `logits`."""
         if not to_sample:
-            return []
+            return
         used = logits
         rows = [row for _, row in to_sample]
         if len(rows) < len(logits) or any(task.wants_logprobs for task, _ in to_sample):
@@ -386,17 +406,19 @@ class Engine:
             used = logits[rows]
         tokens = sample(used, [task.sampling_row() for task, _ in to_sample])
         self.stats.generated_tokens += len(tokens)
-        deltas = []
         for (task, row), token in zip(to_sample, tokens, strict=True):
             logprob = task.token_logprob(logits[row], token) if task.wants_logprobs else None
             try:
-                deltas.append(task.accept(token, logprob))
+                task.accept(token, logprob)
             except RadixRayError as error:
-                deltas.append(task.fail(error))
-        return deltas
+                self._end(task, error)
+                continue
+            self._outbox.due(task)
+            if task.finished:
+                self._finish(task)
 
     def _release(self, sequence: LiveSequence, *, keep: bool = True) -> None:
-        self._waiting.pop(sequence.sequence_id, None)
+        self._waiting.pop(sequence.sequence_id)
         self._running.pop(sequence.sequence_id, None)
         self._stop(sequence, keep=keep)
 
@@ -416,15 +438,17 @@ class Engine:
     def _finish(self, task: Task) -> None:
         self.stats.cached_tokens += task.usage.cached
         self._pace.finished()
+        self._outbox.due(task)
         self._drop(task)
 
-    def _fail(self, batch: list[tuple[LiveSequence, int]], error: Exception) -> list[Delta]:
+    def _end(self, task: Task, error: RadixRayError, *, keep: bool = True) -> None:
+        self._outbox.last(task.fail(error))
+        self._drop(task, keep=keep)
+
+    def _fail(self, batch: list[tuple[LiveSequence, int]], error: Exception) -> None:
         if not isinstance(error, RadixRayError):
             error = EngineError(f"the engine failed in a step: {type(error).__name__}: {error}")
-        deltas = []
         for task in {id(s.task): s.task for s, _ in batch}.values():
             if task.request_id in self._tasks:
-                deltas.append(task.fail(error))
                 # Its KV may be half written: nothing of it may reach the cache.
-                self._drop(task, keep=False)
-        return deltas
+                self._end(task, error, keep=False)

@@ -140,7 +140,7 @@ class EngineThread:
                 if not engine.has_work:
                     engine.idle()
                 if engine.has_work:
-                    self._sink(engine.step())
+                    engine.step(self._sink)
             except Exception as error:
                 # A bug of ours, not a fault of the model (those end in `step`). Nothing may hang
                 # on it and the next request must work, so all live requests end and the cache

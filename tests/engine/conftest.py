@@ -36,6 +36,7 @@ def make_engine() -> Callable[..., EngineDriver]:
         chunked_prefill_size: int = 512,
         max_queued_requests: int = 4096,
         dtype: Dtype = "float32",
+        overlap: bool = True,
     ) -> EngineDriver:
         loaded = _loaded(dtype)
         torch.manual_seed(0)
@@ -52,6 +53,7 @@ def make_engine() -> Callable[..., EngineDriver]:
                     max_queued_requests=max_queued_requests,
                 ),
                 BatchLimits(max_num_seqs, chunked_prefill_size, page_size, prefix_cache),
+                overlap=overlap,
                 check_invariants=True,
             )
         )

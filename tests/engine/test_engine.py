@@ -250,7 +250,11 @@ def test_a_request_ends_at_its_deadline(driver: EngineDriver, count: list[int]) 
     assert free_pages(driver) == driver.engine.cache.pool.num_pages
 
 
-def test_a_model_fault_ends_its_batch_only(driver: EngineDriver, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_model_fault_ends_its_batch_only(
+    make_engine: Any, monkeypatch: Any, overlap: bool
+) -> None:
+    driver: EngineDriver = make_engine(overlap=overlap)
     running = driver.request([1, 2, 3])
     driver.engine.add(running)
     driver.engine.step()
@@ -260,10 +264,11 @@ def test_a_model_fault_ends_its_batch_only(driver: EngineDriver, monkeypatch: An
         raise RuntimeError("bit rot")
 
     monkeypatch.setattr(driver.engine._model, "forward", broken)
-    (delta,) = driver.engine.step().deltas
+    deltas = driver.engine.step().deltas
+    monkeypatch.setattr(driver.engine._model, "forward", before)
+    delta = [*deltas, *driver.drain().get(running.request_id, [])][-1]
     assert delta.finish_reason == "error" and delta.error is not None
     assert delta.error.type == "EngineError" and "bit rot" in delta.error.message
-    monkeypatch.setattr(driver.engine._model, "forward", before)
     assert free_pages(driver) == driver.engine.cache.pool.num_pages
     assert driver.one([1, 2, 3]).finish_reason == "length"
 

@@ -40,6 +40,8 @@ def make(
     schedule_policy: SchedulePolicy,
     eviction_policy: EvictionPolicy,
     pool_tokens: int = POOL_TOKENS,
+    *,
+    overlap: bool = True,
 ) -> tuple[Engine, HashModel]:
     model = HashModel(pool_tokens)
     engine = Engine(
@@ -58,6 +60,7 @@ def make(
         ),
         BatchLimits(max_num_seqs=16, max_batch_tokens=48, page_size=page_size),
         schedule_policy=schedule_policy,
+        overlap=overlap,
         check_invariants=True,
     )
     return engine, model
@@ -120,27 +123,32 @@ def check(request: Request, deltas: list[Delta], aborted: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page_size", "schedule", "evict"),
+    ("page_size", "schedule", "evict", "overlap"),
     [
-        (1, "lpm", "lru"),
-        (4, "dfs-weight", "slru"),
-        (16, "priority", "priority"),
-        (2, "random", "lfu"),
-        (1, "lof", "fifo"),
-        (1, "fcfs", "mru"),
+        (1, "lpm", "lru", True),
+        (1, "lpm", "lru", False),
+        (4, "dfs-weight", "slru", True),
+        (16, "priority", "priority", True),
+        (2, "random", "lfu", False),
+        (1, "lof", "fifo", True),
+        (1, "fcfs", "mru", True),
     ],
 )
 def test_random_requests_end_as_asked(
-    tokenizer: Tokenizer, page_size: int, schedule: SchedulePolicy, evict: EvictionPolicy
+    tokenizer: Tokenizer,
+    page_size: int,
+    schedule: SchedulePolicy,
+    evict: EvictionPolicy,
+    overlap: bool,
 ) -> None:
     rng = random.Random(page_size * 1000 + len(schedule))
-    engine, _ = make(tokenizer, page_size, schedule, evict)
+    engine, _ = make(tokenizer, page_size, schedule, evict, overlap=overlap)
     prefixes = [[rng.randrange(3, VOCAB) for _ in range(150)] for _ in range(24)]
     requests: dict[str, Request] = {}
     deltas: dict[str, list[Delta]] = {}
     aborted: set[str] = set()
     number = ended = 0
-    count = REQUESTS if (page_size, schedule) == (1, "lpm") else REQUESTS // 5
+    count = REQUESTS if (schedule, overlap) == ("lpm", True) else REQUESTS // 5
     memory = 0
     while ended < count:
         while number < count and len(requests) - ended < rng.randint(1, 60):
@@ -174,9 +182,10 @@ def test_random_requests_end_as_asked(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 64 * 1024
 
 
+@pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("every", [1, 2, 3, 7])
-def test_forced_retraction_changes_nothing(tokenizer: Tokenizer, every: int) -> None:
-    engine, _ = make(tokenizer, 4, "lpm", "lru", pool_tokens=4096)
+def test_forced_retraction_changes_nothing(tokenizer: Tokenizer, every: int, overlap: bool) -> None:
+    engine, _ = make(tokenizer, 4, "lpm", "lru", pool_tokens=4096, overlap=overlap)
     rng = random.Random(every)
     requests = []
     for number in range(12):

@@ -1,0 +1,159 @@
+"""Generating: one continuation of one prompt."""
+
+from __future__ import annotations
+
+from copy import copy
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from radixray.engine.logprobs import PromptLogprobs, token_logprob
+from radixray.engine.output_text import OutputText
+from radixray.engine.sampler import SamplingRow
+from radixray.engine.sequence import LiveSequence
+from radixray.engine.tasks import TaskBase
+from radixray.fsm.matcher import Matcher
+from radixray.namespaces import namespace_of
+from radixray.protocol import Delta, GenerateRequest, ModelInfo, TokenLogprob
+from radixray.tokenizer.tokenizer import Tokenizer
+
+
+class GenerateTask(TaskBase):
+    """One continuation of one prompt.
+
+    A token comes in two halves. `accept` does what the next step depends on: is it the last one,
+    and what may follow. `take_delta` makes the text, which may be while the model computes.
+
+    Args:
+        seed: for sampling, where the request has none.
+        matcher: of the request's constraint, or None.
+    """
+
+    def __init__(
+        self,
+        request: GenerateRequest,
+        info: ModelInfo,
+        tokenizer: Tokenizer,
+        matcher: Matcher | None,
+        *,
+        seed: int,
+        arrival: int,
+    ) -> None:
+        super().__init__(request.request_id, len(request.prompt_ids))
+        self.max_new = request.max_new_tokens(info)
+        self._sampling = request.sampling
+        self._seed = seed if request.sampling.seed is None else request.sampling.seed
+        self._matcher = matcher
+        self._mask: NDArray[np.bool_] | None = None
+        self._text = OutputText(tokenizer, request.sampling.stop)
+        self._stop_reason: int | str | None = None
+        self._unsent_ids: list[int] = []
+        self._unsent_logprobs: list[TokenLogprob] = []
+        self._stop_ids = set(request.sampling.stop_token_ids)
+        # A constrained output is complete at EOS whatever the caller thinks of EOS.
+        if not request.sampling.ignore_eos or matcher is not None:
+            self._stop_ids.update(info.eos_token_ids)
+        prompt = request.prompt_ids
+        # The last prompt token's logits are needed, unless nothing is to be generated.
+        reusable = len(prompt) - 1 if self.max_new > 0 else len(prompt)
+        self._prompt_logprobs: PromptLogprobs | None = None
+        if (first := request.sampling.prompt_logprobs_from) is not None:
+            self._prompt_logprobs = PromptLogprobs(prompt, first, request.sampling.logprobs or 0)
+            # The logits at a position score the token that follows.
+            reusable = max(0, min(reusable, first - 1))
+        self._sequence = LiveSequence(
+            request.request_id,
+            namespace_of(info.name, request.cache_salt),
+            prompt,
+            self,
+            reusable=reusable,
+            arrival=arrival,
+            priority=request.priority,
+            max_new=self.max_new,
+        )
+        self.sequences = [self._sequence]
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether output tokens are to come with their log-probabilities."""
+        return self._sampling.logprobs is not None
+
+    def token_logprob(self, logits: torch.Tensor, token: int) -> TokenLogprob:
+        """Of a chosen token, by the model's own float32 logits [vocab]."""
+        return token_logprob(torch.log_softmax(logits, -1), token, self._sampling.logprobs or 0)
+
+    def score_prompt(self, position: int, logits: torch.Tensor) -> None:
+        """Takes float32 logits [rows, vocab] from `position` on, before the first token."""
+        if self._prompt_logprobs is not None and self.usage.completion == 0:
+            self._prompt_logprobs.take(position, logits)
+
+    def prepare(self) -> None:
+        """Finds out what the constraint allows next, while there is time."""
+        if self._matcher is not None and self._mask is None:
+            self._mask = self._matcher.mask()
+
+    def sampling_row(self) -> SamplingRow:
+        """How to choose the next token."""
+        self.prepare()
+        sequence = self._sequence
+        return SamplingRow(
+            self._sampling,
+            self._seed,
+            sequence.num_tokens,
+            self._mask,
+            sequence.tokens[self.usage.prompt :],
+        )
+
+    def finish_prefill(self) -> None:
+        """The prompt is computed, and that was all that was wanted."""
+        self._end("length")
+
+    def accept(self, token: int, logprob: TokenLogprob | None = None) -> None:
+        """Takes one chosen token, and finds out whether it is the last.
+
+        Raises:
+            ConstraintError: the constraint does not allow it.
+        """
+        self._mask = None
+        if self._matcher is not None and token not in self._stop_ids:
+            self._matcher.advance(token)
+        self._sequence.append(token)
+        self.usage.completion += 1
+        self._unsent_ids.append(token)
+        if logprob is not None:
+            self._unsent_logprobs.append(logprob)
+        if token in self._stop_ids:
+            self._end("stop", token)
+        elif (stop := self._text.add(token)) is not None:
+            self._end("stop", stop)
+        elif self._matcher is not None and self._matcher.is_finished():
+            self._end("stop")
+        elif self.usage.completion == self.max_new:
+            self._end("length")
+
+    def take_delta(self) -> Delta:
+        ids, self._unsent_ids = self._unsent_ids, []
+        logprobs, self._unsent_logprobs = self._unsent_logprobs, []
+        index = self.usage.completion - len(ids)
+        prompt_logprobs = None
+        if index == 0 and self._prompt_logprobs is not None and (ids or self.max_new == 0):
+            prompt_logprobs = self._prompt_logprobs.result()
+        # A copy, while the counts go on: a Delta is read in another thread.
+        usage = self.usage if self.finished else copy(self.usage) if index == 0 else None
+        return Delta(
+            request_id=self.request_id,
+            index=index,
+            token_ids=ids,
+            text=self._text.take(),
+            finish_reason=self.finish_reason,
+            stop_reason=self._stop_reason,
+            usage=usage,
+            logprobs=logprobs if self.wants_logprobs and ids else None,
+            prompt_logprobs=prompt_logprobs,
+        )
+
+    def _end(self, reason: str, stop: int | str | None = None) -> None:
+        if not isinstance(stop, str) and (found := self._text.end()) is not None:
+            reason, stop = "stop", found
+        self.finished, self.finish_reason, self._stop_reason = True, reason, stop

@@ -1,0 +1,54 @@
+"""The text of one output, as its tokens come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from radixray.tokenizer.detokenizer import IncrementalDetokenizer
+from radixray.tokenizer.stop import StopStrings
+from radixray.tokenizer.tokenizer import Tokenizer
+
+
+class OutputText:
+    """Detokenises, and ends the text at the first stop string.
+
+    Tokens are only noted as they come, and read when the text is wanted, which may be while the
+    model computes the next token. Only where there are stop strings to be found, on which the next
+    step depends, are they read at once.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+        self._detokenizer = IncrementalDetokenizer(tokenizer)
+        self._stops = StopStrings(stop)
+        self._look_at_once = bool(stop)
+        self._unread: list[int] = []
+        self._ready = ""
+        self._ended = False
+
+    def add(self, token: int) -> str | None:
+        """Takes a token; the stop string it completes, or None."""
+        self._unread.append(token)
+        return self._read() if self._look_at_once else None
+
+    def end(self) -> str | None:
+        """No more tokens come: what was held back is text now. The stop string it completes."""
+        self._ended = True
+        return self._read() if self._look_at_once else None
+
+    def take(self) -> str:
+        """The text that became certain since the last call."""
+        self._read()
+        text, self._ready = self._ready, ""
+        return text
+
+    def _read(self) -> str | None:
+        text = self._detokenizer.push(self._unread) if self._unread else ""
+        self._unread.clear()
+        if self._ended:
+            text += self._detokenizer.finish()
+        safe, stop = self._stops.push(text)
+        self._ready += safe
+        if self._ended and stop is None:
+            # It turned out to be no stop string.
+            self._ready += self._stops.finish()
+        return stop

@@ -53,6 +53,14 @@ class Matcher(Protocol):
         """
         ...
 
+    def viable(self, data: bytes) -> int:
+        """How many leading bytes of `data` may follow the output, whatever tokens spell them.
+
+        All of them if the output and `data` are a prefix of some member of the language. Nothing
+        is advanced.
+        """
+        ...
+
     def rollback(self, n: int) -> None:
         """Undoes the last `n` tokens.
 

@@ -150,6 +150,16 @@ class RegexMatcher:
         """See `Matcher.forced`."""
         return b"" if self._ended else self._constraint.automaton.forced(self._states[-1])
 
+    def viable(self, data: bytes) -> int:
+        """See `Matcher.viable`."""
+        automaton = self._constraint.automaton
+        state = DEAD if self._ended else self._states[-1]
+        for count, byte in enumerate(data):
+            state = int(automaton.transitions[state, automaton.byte_class[byte]])
+            if state == DEAD:
+                return count
+        return len(data)
+
     def rollback(self, n: int) -> None:
         """See `Matcher.rollback`."""
         if not 0 <= n <= len(self._tokens):

@@ -64,6 +64,13 @@ class TokenVocabulary:
         return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
 
     @cached_property
+    def no_ids(self) -> NDArray[np.bool_]:
+        """bool [vocab_size], read-only: a mask that allows nothing."""
+        mask = np.zeros(self.vocab_size, dtype=np.bool_)
+        mask.flags.writeable = False
+        return mask
+
+    @cached_property
     def spellings(self) -> list[bytes]:
         """What the tokens spell: ascending, each once."""
         return sorted(set(filter(None, self._bytes)))

@@ -45,6 +45,13 @@ class ConstraintError(InvalidRequestError):
     """A constraint (regex, schema, grammar) cannot be compiled or cannot be met."""
 
 
+class GrammarTooComplexError(ConstraintError):
+    """A constraint is too big, or took too long or too much memory to compile.
+
+    Where a time limit was the reason the same request may succeed on a less busy machine.
+    """
+
+
 class TemplateError(InvalidRequestError):
     """The model's chat template is missing, fails, or rewrites earlier messages."""
 
@@ -150,6 +157,7 @@ WIRE_ERRORS: dict[str, type[RadixRayError]] = {
         InvalidRequestError,
         ContextLengthError,
         ConstraintError,
+        GrammarTooComplexError,
         TemplateError,
         ModelNotFoundError,
         UnsupportedModelError,

@@ -13,21 +13,29 @@ class TraceStep(NamedTuple):
 
     Attributes:
         step: its index in the output.
-        state: the automaton state in which it was chosen.
+        state: a number for the state in which it was chosen: the automaton's where there is one,
+            else a running number.
         token: the id taken.
         allowed: number of ids that were allowed.
+        first_allowed: the lowest ten of them.
+        forced: taken because nothing else could come, without asking the model.
+        why: one sentence.
     """
 
     step: int
     state: int
     token: int
     allowed: int
+    first_allowed: tuple[int, ...] = ()
+    forced: bool = False
+    why: str = ""
 
 
 class Matcher(Protocol):
     """Follows the output of one request; not safe for use by several threads at once.
 
-    As long as the output is not finished, at least one id is allowed.
+    Every method may raise ConstraintError where the constraint itself fails: a predicate raises
+    or takes too long, a library gives up. The request cannot go on then.
     """
 
     def mask(self) -> NDArray[np.bool_]:
@@ -35,11 +43,18 @@ class Matcher(Protocol):
 
         These are the tokens that keep the output a prefix of some member of the language, and the
         EOS ids exactly when it is a member. After an EOS id nothing is allowed.
+
+        Raises:
+            ConstraintError: nothing is allowed although the output is not a member: a dead end.
+                Cannot happen with `regex` and `choices`.
         """
         ...
 
-    def advance(self, token_id: int) -> None:
+    def advance(self, token_id: int, *, forced: bool = False) -> None:
         """Takes a token.
+
+        Args:
+            forced: for the trace: whether it was taken without asking the model.
 
         Raises:
             ConstraintError: the token is not allowed here; the matcher stays as it was.
@@ -50,6 +65,14 @@ class Matcher(Protocol):
         """The bytes that must follow from here; b"" if there is a choice or the output may end.
 
         May end inside a UTF-8 character. Nothing is advanced.
+        """
+        ...
+
+    def viable(self, data: bytes) -> int:
+        """How many leading bytes of `data` may follow the output, whatever tokens spell them.
+
+        All of them if the output and `data` are a prefix of some member of the language. Nothing
+        is advanced.
         """
         ...
 
@@ -70,7 +93,7 @@ class Matcher(Protocol):
         ...
 
     def trace(self) -> list[TraceStep]:
-        """What was taken so far; costs a mask for each state whose mask was not asked before."""
+        """What was taken so far; costs a mask for each token."""
         ...
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radixray.errors import ConstraintError
+from radixray.fsm.base_matcher import BaseMatcher
 from radixray.fsm.byte_automaton import DEAD, START, ByteAutomaton, determinise
-from radixray.fsm.matcher import TraceStep
 from radixray.fsm.nfa import build_nfa
 from radixray.fsm.regex_parser import parse_regex
 from radixray.fsm.spelling import has_every_byte, spellable_states
@@ -21,6 +21,15 @@ from radixray.fsm.vocabulary import TokenVocabulary
 
 MASK_CACHE_BYTES = 16 * 2**20
 """Default bound of one constraint's mask cache."""
+
+
+def regex_automaton(pattern: str) -> ByteAutomaton:
+    """The automaton of the strings that `re.fullmatch(pattern, ...)` matches.
+
+    Raises:
+        ConstraintError: see parse_regex, build_nfa and determinise.
+    """
+    return determinise(build_nfa(parse_regex(pattern)))
 
 
 class RegexConstraint:
@@ -36,8 +45,15 @@ class RegexConstraint:
         automaton: ByteAutomaton,
         vocabulary: TokenVocabulary,
         mask_cache_bytes: int = MASK_CACHE_BYTES,
+        param: str = "regex",
     ) -> None:
-        """Args: `mask_cache_bytes` bounds the masks kept; the last one asked for is always kept.
+        """Prepares the vocabulary for the automaton.
+
+        Args:
+            automaton: the language.
+            vocabulary: see the class.
+            mask_cache_bytes: bounds the masks kept; the last one asked for is always kept.
+            param: the field of `protocol.Constraint` that errors are about.
 
         Raises:
             ConstraintError: no sequence of the vocabulary's tokens spells a member.
@@ -47,8 +63,8 @@ class RegexConstraint:
         self._live = spellable_states(automaton, vocabulary)
         if not self._live[START]:
             raise ConstraintError(
-                "regex cannot be met: the model's vocabulary has no tokens that spell a match",
-                param="regex",
+                f"{param} cannot be met: the model's vocabulary has no tokens that spell a match",
+                param=param,
             )
         self._has_every_byte = has_every_byte(automaton, vocabulary)
         self._most_masks = max(1, mask_cache_bytes // max(1, vocabulary.vocab_size))
@@ -67,7 +83,7 @@ class RegexConstraint:
         Raises:
             ConstraintError: see parse_regex, build_nfa, determinise and the class.
         """
-        return cls(determinise(build_nfa(parse_regex(pattern))), vocabulary, mask_cache_bytes)
+        return cls(regex_automaton(pattern), vocabulary, mask_cache_bytes)
 
     def matcher(self) -> RegexMatcher:
         """A new matcher, at the start of an output."""
@@ -106,70 +122,45 @@ class RegexConstraint:
         return int(self.mask(state).sum()) > len(self.vocabulary.eos_token_ids)
 
 
-class RegexMatcher:
-    """A position in a RegexConstraint; see `matcher.Matcher`."""
+class RegexMatcher(BaseMatcher):
+    """A position in a RegexConstraint."""
 
     def __init__(self, constraint: RegexConstraint) -> None:
+        super().__init__(constraint.vocabulary)
         self._constraint = constraint
-        self._tokens: list[int] = []
+        self._automaton = constraint.automaton
         self._states = [START]  # before each token, and now
-        self._ended = False
 
-    def mask(self) -> NDArray[np.bool_]:
-        """See `Matcher.mask`."""
-        if self._ended:
-            mask = np.zeros(self._constraint.vocabulary.vocab_size, dtype=np.bool_)
-            mask.flags.writeable = False
-            return mask
+    def _mask(self) -> NDArray[np.bool_]:
         return self._constraint.mask(self._states[-1])
 
-    def advance(self, token_id: int) -> None:
-        """See `Matcher.advance`."""
-        state = self._states[-1]
-        if self._ended:
-            raise ConstraintError(f"token {token_id} follows the end of a constrained output")
-        if token_id in self._constraint.vocabulary.eos_token_ids:
-            if not self._constraint.automaton.accepting[state]:
-                raise ConstraintError(
-                    f"EOS id {token_id} at output token {len(self._tokens)}: the output does not "
-                    "match its constraint yet"
-                )
-            self._ended = True
-        else:
-            state = self._constraint.after(state, token_id)
-            if state == DEAD:
-                spelling = self._constraint.vocabulary.bytes_of(token_id)
-                raise ConstraintError(
-                    f"token {token_id} ({spelling!r}) at output token {len(self._tokens)} is not "
-                    "allowed by the constraint"
-                )
-        self._tokens.append(token_id)
+    def _take(self, token_id: int, spelling: bytes) -> bool:
+        state = self._constraint.after(self._states[-1], token_id)
+        if state == DEAD:
+            return False
         self._states.append(state)
+        return True
 
-    def forced(self) -> bytes:
-        """See `Matcher.forced`."""
-        return b"" if self._ended else self._constraint.automaton.forced(self._states[-1])
+    def _undo(self, n: int) -> None:
+        del self._states[-n:]
 
-    def rollback(self, n: int) -> None:
-        """See `Matcher.rollback`."""
-        if not 0 <= n <= len(self._tokens):
-            raise ValueError(f"cannot roll back {n} of {len(self._tokens)} tokens")
-        if n:
-            del self._tokens[-n:]
-            del self._states[-n:]
-            self._ended = False
+    def _forced(self) -> bytes:
+        return self._automaton.forced(self._states[-1])
+
+    def _viable(self, data: bytes) -> int:
+        automaton, state = self._automaton, self._states[-1]
+        for count, byte in enumerate(data):
+            state = int(automaton.transitions[state, automaton.byte_class[byte]])
+            if state == DEAD:
+                return count
+        return len(data)
 
     def is_accepting(self) -> bool:
         """See `Matcher.is_accepting`."""
-        return bool(self._constraint.automaton.accepting[self._states[-1]])
+        return bool(self._automaton.accepting[self._states[-1]])
 
-    def is_finished(self) -> bool:
-        """See `Matcher.is_finished`."""
-        return self._ended or not self._constraint.continues(self._states[-1])
+    def _continues(self) -> bool:
+        return self._constraint.continues(self._states[-1])
 
-    def trace(self) -> list[TraceStep]:
-        """See `Matcher.trace`."""
-        return [
-            TraceStep(step, state, token, int(self._constraint.mask(state).sum()))
-            for step, (state, token) in enumerate(zip(self._states, self._tokens, strict=False))
-        ]
+    def _state(self) -> int:
+        return self._states[-1]

@@ -80,3 +80,13 @@ def _spell(ranges: Ranges, digits: int, marker: int) -> ByteTree:
         else:
             edges.append((byte, byte, child))
     return tuple(edges)
+
+
+def whole_characters(data: bytes) -> bytes:
+    """`data` without the beginning of a character at its end that more bytes would complete."""
+    for back in range(1, min(3, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:  # the last character's first byte
+            needed = 1 if byte < 0xC0 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return data[:-back] if needed > back else data
+    return data

@@ -9,6 +9,7 @@ share is walked once.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +62,23 @@ class TokenVocabulary:
     def bytes_of(self, token_id: int) -> bytes:
         """What `token_id` spells; b"" for EOS, unusable and unknown ids."""
         return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
+
+    @cached_property
+    def no_ids(self) -> NDArray[np.bool_]:
+        """bool [vocab_size], read-only: a mask that allows nothing."""
+        mask = np.zeros(self.vocab_size, dtype=np.bool_)
+        mask.flags.writeable = False
+        return mask
+
+    @cached_property
+    def spellings(self) -> list[bytes]:
+        """What the tokens spell: ascending, each once."""
+        return sorted(set(filter(None, self._bytes)))
+
+    @cached_property
+    def longest(self) -> int:
+        """Bytes of the longest token."""
+        return max(map(len, self._bytes), default=0)
 
     def end_states(self, automaton: ByteAutomaton, state: int) -> NDArray[np.intp]:
         """intp [vocab_size]: the automaton's state after each token, from `state`.

@@ -220,7 +220,17 @@ def test_rollback_and_trace() -> None:
         matcher.advance(token_id)
         masks.append(matcher.mask())
     trace = matcher.trace()
-    assert trace[0] == TraceStep(step=0, state=START, token=97, allowed=2)
+    assert trace[0] == TraceStep(
+        step=0,
+        state=START,
+        token=97,
+        allowed=2,
+        first_allowed=(97, 99),
+        forced=False,
+        why="chosen by the model out of 2",
+    )
+    assert trace[1].why == "the only token allowed"
+    assert trace[-1].why == "ends the output, which matches"
     assert [step.token for step in trace] == output
     assert [step.allowed for step in trace] == [int(mask.sum()) for mask in masks[:-1]]
     for count in (1, 0, 2, 4):

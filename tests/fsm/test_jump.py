@@ -1,0 +1,153 @@
+"""Forced text becomes tokens only as far as nothing that follows can change them."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import numpy as np
+import pytest
+from fsm_vocabularies import byte_vocabulary
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from radixray.fsm.jump import Encode, forced_tokens
+from radixray.fsm.matcher import Matcher
+from radixray.fsm.regex_constraint import RegexConstraint
+from radixray.fsm.vocabulary import TokenVocabulary
+from radixray.tokenizer.tokenizer import Tokenizer
+
+
+def encoder(tokenizer: Tokenizer) -> Encode:
+    return lambda data: tokenizer.encode(data.decode())
+
+
+def greedy(vocabulary: TokenVocabulary) -> Encode:
+    """Longest match first: canonical for vocabularies without merges."""
+    ids = {vocabulary.bytes_of(i): i for i in reversed(range(vocabulary.vocab_size))}
+
+    def encode(data: bytes) -> list[int]:
+        found = []
+        while data:
+            size = next(n for n in range(vocabulary.longest, 0, -1) if data[:n] in ids)
+            found.append(ids[data[:size]])
+            data = data[size:]
+        return found
+
+    return encode
+
+
+def generate(matcher: Matcher, encode: Encode, vocabulary: TokenVocabulary, rng: random.Random,
+             text: bytes) -> tuple[list[int], list[bool]]:  # fmt: skip
+    """An output that spells `text`: forced tokens where there are, canonical ones elsewhere.
+
+    Returns:
+        The ids, and which of them were forced.
+    """
+    ids: list[int] = []
+    jumped: list[bool] = []
+    done = b""
+    while done != text:
+        before = (matcher.forced(), matcher.mask().tobytes())
+        forced = forced_tokens(matcher, ids, encode, vocabulary)
+        assert (matcher.forced(), matcher.mask().tobytes()) == before
+        step = forced or list(encode(text))[len(ids) : len(ids) + 1]
+        for token_id in step:
+            assert matcher.mask()[token_id]
+            matcher.advance(token_id)
+        ids += step
+        jumped += [bool(forced)] * len(step)
+        done = b"".join(map(vocabulary.bytes_of, ids))
+        assert text.startswith(done)
+    return ids, jumped
+
+
+TEMPLATES = [
+    (r'\{"name": "[a-z]{2,6}", "population": [0-9]{1,4}\}', '{{"name": "{w}", "population": {d}}}'),
+    (r"order(Id|Name): [a-z]{2,6}\n\n+Total", "orderId: {w}\n\nTotal"),
+    (r"naïve 漢字 (😀|😁)+ końcówka\n", "naïve 漢字 😁😀 końcówka\n"),
+    (r"(?:東京駅|東京湾)の[a-z]{2,6}", "東京湾の{w}"),
+    (r"def [a-z]{2,6}\(self\):\n    return [0-9]{1,4}\n", "def {w}(self):\n    return {d}\n"),
+    (r"<item>[a-z]{2,6}</item>   <item>[0-9]{1,4}</item>", "<item>{w}</item>   <item>{d}</item>"),
+    (r"it(?:'s|'re|'ll) [a-z]{2,6}", "it're {w}"),
+    (r"(?:Above|Above Average|Average)", "Above Average"),
+    (r"a\n\n(?:\n|b[a-z]{2,6})", "a\n\nb{w}"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "template"), TEMPLATES)
+def test_the_output_is_what_the_tokenizer_makes_of_its_text(
+    pattern: str, template: str, tokenizer: Tokenizer, real_vocabulary: TokenVocabulary
+) -> None:
+    encode = encoder(tokenizer)
+    constraint = RegexConstraint.compile(pattern, real_vocabulary)
+    for seed in range(15):
+        rng = random.Random(seed)
+        word = "".join(rng.choices("aeionrst", k=rng.randint(2, 6)))
+        text = template.format(w=word, d=rng.randrange(9999))
+        assert re.fullmatch(pattern, text), text
+        ids, jumped = generate(constraint.matcher(), encode, real_vocabulary, rng, text.encode())
+        assert ids == tokenizer.encode(text)
+        assert any(jumped) or len(ids) < 6
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    parts=st.lists(st.text("ab .,'\n0é漢😀{\":", min_size=1, max_size=12), min_size=2, max_size=5),
+    seed=st.integers(0, 2**32),
+)
+def test_any_forced_text_round_trips(
+    parts: list[str], seed: int, tokenizer: Tokenizer, real_vocabulary: TokenVocabulary
+) -> None:
+    # Fixed parts with a letter to choose between them.
+    rng = random.Random(seed)
+    letters = rng.choice(["xyz", "XY", "12", ".,", " \n", "éж"])
+    pattern = f"[{letters}]".join(map(re.escape, parts))
+    text = "".join(part + rng.choice(letters) for part in parts[:-1]) + parts[-1]
+    matcher = RegexConstraint.compile(pattern, real_vocabulary).matcher()
+    ids, _ = generate(matcher, encoder(tokenizer), real_vocabulary, rng, text.encode())
+    assert ids == tokenizer.encode(text)
+
+
+def test_what_another_token_could_join_is_left_to_the_model() -> None:
+    tokens = [b"a", b"b", b"c", b"d", b"ab", b"cd", b"bcx", b"x", b""]
+    vocabulary = TokenVocabulary(tokens, {8})
+    encode = greedy(vocabulary)
+
+    def jump(pattern: str) -> list[bytes]:
+        matcher = RegexConstraint.compile(pattern, vocabulary).matcher()
+        return [tokens[i] for i in forced_tokens(matcher, [], encode, vocabulary)]
+
+    assert jump("abc") == [b"ab", b"c"]  # nothing follows
+    assert jump("abc(?:a|b)") == [b"ab", b"c"]  # no token goes on from there
+    assert jump("abc(?:d|a)") == [b"ab"]  # cd may
+    assert jump("abc(?:x|a)") == []  # bcx may, and it begins inside ab
+    assert jump("abcx?") == []  # the same where the output may end
+
+
+def test_no_character_is_split() -> None:
+    vocabulary = byte_vocabulary()
+
+    def encode(data: bytes) -> list[int]:
+        data.decode()
+        return list(data)
+
+    matcher = RegexConstraint.compile("(?:aé海|aé混)水", vocabulary).matcher()
+    forced = bytes(forced_tokens(matcher, [], encode, vocabulary))
+    assert forced == "aé".encode()
+    for byte in forced + "混".encode()[:2]:
+        matcher.advance(byte)
+    # In the middle of a character: its tokens are part of what is tokenised again.
+    tail = list(forced + "混".encode()[:2])
+    assert (
+        bytes(forced_tokens(matcher, tail, encode, vocabulary)) == "混".encode()[2:] + "水".encode()
+    )
+    assert forced_tokens(matcher, [], encode, vocabulary) == []
+
+
+def test_an_encoder_that_changes_the_text_forces_nothing() -> None:
+    vocabulary = byte_vocabulary()
+    matcher = RegexConstraint.compile("Abc", vocabulary).matcher()
+    assert forced_tokens(matcher, [], lambda data: list(data.lower()), vocabulary) == []
+    assert forced_tokens(matcher, [], lambda data: [257, *data], vocabulary) == []
+    assert np.flatnonzero(matcher.mask()).tolist() == [ord("A")]

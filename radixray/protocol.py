@@ -269,6 +269,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
         prompt_ids: at least one token id.
         sampling: how to choose tokens.
         constraint: what the output must match, or None.
+        jump_forward: take text that the constraint forces without asking the model. The output
+            is in the same language either way; only the tokens that spell it may differ.
         cache_salt: requests share cached prefixes only with requests of the same salt.
         priority: higher ones start first where the schedule policy is ``priority``, and their
             prefixes stay longer where the eviction policy is.
@@ -280,6 +282,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     prompt_ids: list[int]
     sampling: SamplingParams = SamplingParams()
     constraint: Constraint | None = None
+    jump_forward: bool = True
     cache_salt: str = ""
     priority: int = 0
     timeout_s: float | None = None

@@ -73,6 +73,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
         prefill_tokens: prompt tokens computed since start.
         cached_tokens: prompt tokens of finished requests that were found in the cache instead.
         generated_tokens: output tokens since start.
+        jumped_tokens: of these, tokens that a constraint forced, taken without asking the model.
         retractions: requests pushed back for want of pages.
         pages_total, pages_free, pages_tree, pages_leased: the page ledger; the last three sum
             to the first.
@@ -88,6 +89,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
     prefill_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    jumped_tokens: int = 0
     retractions: int = 0
     pages_total: int = 0
     pages_free: int = 0

@@ -23,7 +23,7 @@ from radixray.engine.flatten import flatten
 from radixray.engine.generate import GenerateTask
 from radixray.engine.outbox import Outbox
 from radixray.engine.pace import Pace
-from radixray.engine.sampler import sample
+from radixray.engine.sampler import SamplingRow, sample
 from radixray.engine.score import ScoreTask
 from radixray.engine.sequence import LiveSequence
 from radixray.engine.tasks import Task
@@ -151,6 +151,10 @@ class Engine:
             )
         else:
             task = ScoreTask(request, self.info, arrival=arrival)
+        self._count_jump(task.usage.jumped)
+        if task.finished:  # the constraint leaves one text only
+            self._outbox.due(task)
+            return
         self._tasks[task.request_id] = task
         if isinstance(request, GenerateRequest) and request.timeout_s is not None:
             self._deadlines.add(task, request.timeout_s)
@@ -385,7 +389,7 @@ class Engine:
                     task.sequence_done(sequence)
                     self._release(sequence)
             elif isinstance(task, GenerateTask):
-                task.score_prompt(start, logits[row : row + rows])
+                task.score(start, logits[row : row + rows])
                 if done and task.max_new > 0:
                     to_sample.append((task, row + rows - 1))
                 elif done:
@@ -397,25 +401,38 @@ class Engine:
 
     def _sample(self, to_sample: list[tuple[GenerateTask, int]], logits: torch.Tensor) -> None:
         """Chooses a token for each task from its row of `logits`."""
-        if not to_sample:
+        rows: list[SamplingRow] = []
+        chosen_for: list[tuple[GenerateTask, int]] = []
+        for task, row in to_sample:
+            try:
+                rows.append(task.sampling_row())
+            except RadixRayError as error:
+                self._end(task, error)
+            else:
+                chosen_for.append((task, row))
+        if not rows:
             return
         used = logits
-        rows = [row for _, row in to_sample]
-        if len(rows) < len(logits) or any(task.wants_logprobs for task, _ in to_sample):
+        if len(rows) < len(logits) or any(task.wants_logprobs for task, _ in chosen_for):
             # A copy: sampling changes it, and log-probabilities are of the model's own logits.
-            used = logits[rows]
-        tokens = sample(used, [task.sampling_row() for task, _ in to_sample])
-        self.stats.generated_tokens += len(tokens)
-        for (task, row), token in zip(to_sample, tokens, strict=True):
-            logprob = task.token_logprob(logits[row], token) if task.wants_logprobs else None
+            used = logits[[row for _, row in chosen_for]]
+        tokens = sample(used, rows)
+        for (task, row), token in zip(chosen_for, tokens, strict=True):
+            jumped = task.usage.jumped
             try:
-                task.accept(token, logprob)
+                task.accept(token, logits[row])
             except RadixRayError as error:
                 self._end(task, error)
                 continue
+            self._count_jump(task.usage.jumped - jumped)
+            self.stats.generated_tokens += 1
             self._outbox.due(task)
             if task.finished:
                 self._finish(task)
+
+    def _count_jump(self, tokens: int) -> None:
+        self.stats.jumped_tokens += tokens
+        self.stats.generated_tokens += tokens
 
     def _release(self, sequence: LiveSequence, *, keep: bool = True) -> None:
         self._waiting.pop(sequence.sequence_id)

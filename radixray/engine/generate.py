@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from contextlib import suppress
 from copy import copy
 
 import numpy as np
@@ -13,6 +15,8 @@ from radixray.engine.output_text import OutputText
 from radixray.engine.sampler import SamplingRow
 from radixray.engine.sequence import LiveSequence
 from radixray.engine.tasks import TaskBase
+from radixray.errors import RadixRayError
+from radixray.fsm.jump import LOOK_BACK, forced_tokens
 from radixray.fsm.matcher import Matcher
 from radixray.namespaces import namespace_of
 from radixray.protocol import Delta, GenerateRequest, ModelInfo, TokenLogprob
@@ -46,10 +50,16 @@ class GenerateTask(TaskBase):
         self._seed = seed if request.sampling.seed is None else request.sampling.seed
         self._matcher = matcher
         self._mask: NDArray[np.bool_] | None = None
+        self._tokenizer = tokenizer
         self._text = OutputText(tokenizer, request.sampling.stop)
         self._stop_reason: int | str | None = None
         self._unsent_ids: list[int] = []
         self._unsent_logprobs: list[TokenLogprob] = []
+        # Logits of every output token are needed, or of the prompt's.
+        self._scored = self.wants_logprobs or request.sampling.prompt_logprobs_from is not None
+        may_stop_within = bool(request.sampling.stop or request.sampling.stop_token_ids)
+        self._jumps = request.jump_forward and not (self._scored and may_stop_within)
+        self._jumped: deque[int] = deque()
         self._stop_ids = set(request.sampling.stop_token_ids)
         # A constrained output is complete at EOS whatever the caller thinks of EOS.
         if not request.sampling.ignore_eos or matcher is not None:
@@ -73,29 +83,45 @@ class GenerateTask(TaskBase):
             max_new=self.max_new,
         )
         self.sequences = [self._sequence]
+        if self.max_new > 0:
+            self._jump()
 
     @property
     def wants_logprobs(self) -> bool:
         """Whether output tokens are to come with their log-probabilities."""
         return self._sampling.logprobs is not None
 
-    def token_logprob(self, logits: torch.Tensor, token: int) -> TokenLogprob:
-        """Of a chosen token, by the model's own float32 logits [vocab]."""
-        return token_logprob(torch.log_softmax(logits, -1), token, self._sampling.logprobs or 0)
+    def score(self, position: int, logits: torch.Tensor) -> None:
+        """Takes float32 logits [rows, vocab] from `position` on; those at a position score the
+        token that follows.
 
-    def score_prompt(self, position: int, logits: torch.Tensor) -> None:
-        """Takes float32 logits [rows, vocab] from `position` on, before the first token."""
-        if self._prompt_logprobs is not None and self.usage.completion == 0:
+        They are of the prompt's tokens where those are asked for, and of tokens that were jumped
+        over.
+        """
+        if self._prompt_logprobs is not None:
             self._prompt_logprobs.take(position, logits)
+        while self._jumped:
+            row = self._sequence.num_tokens - len(self._jumped) - 1 - position
+            if not 0 <= row < len(logits):
+                break
+            token = self._jumped.popleft()
+            self._publish(token, self._logprob(logits[row], token))
 
     def prepare(self) -> None:
         """Finds out what the constraint allows next, while there is time."""
         if self._matcher is not None and self._mask is None:
-            self._mask = self._matcher.mask()
+            # A fault is met again, and reported, where the mask is used.
+            with suppress(RadixRayError):
+                self._mask = self._matcher.mask()
 
     def sampling_row(self) -> SamplingRow:
-        """How to choose the next token."""
-        self.prepare()
+        """How to choose the next token.
+
+        Raises:
+            ConstraintError: the constraint allows none, or failed.
+        """
+        if self._matcher is not None and self._mask is None:
+            self._mask = self._matcher.mask()
         sequence = self._sequence
         return SamplingRow(
             self._sampling,
@@ -109,28 +135,16 @@ class GenerateTask(TaskBase):
         """The prompt is computed, and that was all that was wanted."""
         self._end("length")
 
-    def accept(self, token: int, logprob: TokenLogprob | None = None) -> None:
-        """Takes one chosen token, and finds out whether it is the last.
+    def accept(self, token: int, logits: torch.Tensor) -> None:
+        """Takes a token chosen from float32 logits [vocab], and finds out whether it is the last.
 
         Raises:
-            ConstraintError: the constraint does not allow it.
+            ConstraintError: the constraint does not allow it, or failed.
         """
-        self._mask = None
-        if self._matcher is not None and token not in self._stop_ids:
-            self._matcher.advance(token)
-        self._sequence.append(token)
-        self.usage.completion += 1
-        self._unsent_ids.append(token)
-        if logprob is not None:
-            self._unsent_logprobs.append(logprob)
-        if token in self._stop_ids:
-            self._end("stop", token)
-        elif (stop := self._text.add(token)) is not None:
-            self._end("stop", stop)
-        elif self._matcher is not None and self._matcher.is_finished():
-            self._end("stop")
-        elif self.usage.completion == self.max_new:
-            self._end("length")
+        self._append(token)
+        self._publish(token, self._logprob(logits, token) if self.wants_logprobs else None)
+        if not self.finished:
+            self._jump()
 
     def take_delta(self) -> Delta:
         ids, self._unsent_ids = self._unsent_ids, []
@@ -152,6 +166,76 @@ class GenerateTask(TaskBase):
             logprobs=logprobs if self.wants_logprobs and ids else None,
             prompt_logprobs=prompt_logprobs,
         )
+
+    def _jump(self) -> None:
+        """Takes the tokens that the constraint forces, without asking the model for them.
+
+        They are computed together, beside what is computed anyway (SGLang, arXiv 2312.07104,
+        section 4). Where log-probabilities are asked for, the tokens are published once they have
+        theirs, and the last token of an output is never jumped over.
+
+        Raises:
+            ConstraintError: the constraint failed.
+        """
+        if self._matcher is None or not self._jumps:
+            return
+        sequence = self._sequence
+        output = sequence.tokens[self.usage.prompt :]
+        forced = forced_tokens(
+            self._matcher, output[-LOOK_BACK:].tolist(), self._encode, self._matcher.vocabulary
+        )
+        forced = forced[: self.max_new - len(output) - self._scored]
+        if self._scored and forced and self._would_finish(self._matcher, forced):
+            forced.pop()
+        wanted_from = sequence.reusable
+        for token in forced:
+            self._append(token, forced=True)
+            self.usage.jumped += 1
+            if self.wants_logprobs:
+                self._jumped.append(token)
+                continue
+            self._publish(token)
+            if self.finished:
+                return
+        if self._scored:
+            sequence.reusable = wanted_from
+
+    def _append(self, token: int, *, forced: bool = False) -> None:
+        """`token` is the next of the sequence, whether or not its consumer knows it yet."""
+        self._mask = None
+        if self._matcher is not None and token not in self._stop_ids:
+            self._matcher.advance(token, forced=forced)
+        self._sequence.append(token)
+
+    def _publish(self, token: int, logprob: TokenLogprob | None = None) -> None:
+        """`token` is part of the output now; maybe its last."""
+        self.usage.completion += 1
+        self._unsent_ids.append(token)
+        if logprob is not None:
+            self._unsent_logprobs.append(logprob)
+        if token in self._stop_ids:
+            self._end("stop", token)
+        elif (stop := self._text.add(token)) is not None:
+            self._end("stop", stop)
+        elif self._matcher is not None and not self._jumped and self._matcher.is_finished():
+            self._end("stop")
+        elif self.usage.completion == self.max_new:
+            self._end("length")
+
+    @staticmethod
+    def _would_finish(matcher: Matcher, tokens: list[int]) -> bool:
+        for token in tokens:
+            matcher.advance(token)
+        finished = matcher.is_finished()
+        matcher.rollback(len(tokens))
+        return finished
+
+    def _encode(self, text: bytes) -> list[int]:
+        return self._tokenizer.encode(text.decode())
+
+    def _logprob(self, logits: torch.Tensor, token: int) -> TokenLogprob:
+        top = self._sampling.logprobs or 0
+        return token_logprob(torch.log_softmax(logits, -1), token, top)
 
     def _end(self, reason: str, stop: int | str | None = None) -> None:
         if not isinstance(stop, str) and (found := self._text.end()) is not None:

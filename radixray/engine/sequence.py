@@ -67,7 +67,7 @@ class LiveSequence:
         return self._tokens[: self.num_tokens]
 
     def append(self, token: int) -> None:
-        """Adds an output token; its logits' successor must then be computed."""
+        """Adds an output token; the logits after it are needed then."""
         if self.num_tokens == len(self._tokens):
             self._tokens = np.concatenate([self._tokens, np.empty_like(self._tokens)])
         self._tokens[self.num_tokens] = token

@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from radixray.fsm.vocabulary import TokenVocabulary
+
 
 class TraceStep(NamedTuple):
     """One token of a constrained output, for people to read.
@@ -36,7 +38,12 @@ class Matcher(Protocol):
 
     Every method may raise ConstraintError where the constraint itself fails: a predicate raises
     or takes too long, a library gives up. The request cannot go on then.
+
+    Attributes:
+        vocabulary: whose ids it takes.
     """
+
+    vocabulary: TokenVocabulary
 
     def mask(self) -> NDArray[np.bool_]:
         """bool [vocab_size], read-only: the ids that may come next.

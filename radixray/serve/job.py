@@ -12,12 +12,12 @@ import msgspec
 from radixray.errors import InvalidRequestError, ModelNotFoundError
 from radixray.protocol import (
     MAX_SEED,
-    Constraint,
     GenerateRequest,
     ModelInfo,
     SamplingParams,
     Usage,
 )
+from radixray.serve.constraints import constraint_of
 from radixray.serve.openai_protocol import (
     MAX_N,
     MAX_SEQUENCES,
@@ -36,6 +36,7 @@ class Job:
         id: the answer's id; each sequence's request id begins with it.
         requests: what to run, in the order of the answer's choices.
         include_usage: whether a streamed answer ends with a chunk of usage.
+        names: what the body calls the requests' fields, where it is not their own name.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Job:
     requests: list[GenerateRequest]
     stream: bool
     include_usage: bool
+    names: dict[str, str]
 
     @property
     def chunk_usage(self) -> MaybeUsage:
@@ -106,7 +108,10 @@ def make_job(
         )
     job_id = f"{prefix}-{uuid.uuid4().hex}"
     sampling = _sampling(body, default_max_tokens)
-    constraint = _constraint(body)
+    constraint, names = constraint_of(body)
+    names["prompt"] = prompt_param
+    if body.max_tokens is None and body.max_completion_tokens is not None:
+        names["max_tokens"] = "max_completion_tokens"
     requests: list[GenerateRequest] = []
     for prompt_ids in prompts:
         # Without a seed, equal prompts of a list still differ: each draws its own.
@@ -122,7 +127,7 @@ def make_job(
             )
             for i in range(body.n)
         ]
-        _validate(choices[0], body, info, prompt_param)  # its siblings differ in the seed only
+        _validate(choices[0], info, names)  # its siblings differ in the seed only
         requests += choices
     options = body.stream_options
     return Job(
@@ -133,6 +138,7 @@ def make_job(
         requests=requests,
         stream=body.stream,
         include_usage=options is not None and options.include_usage is True,
+        names=names,
     )
 
 
@@ -158,32 +164,14 @@ def _sampling(body: Body, default_max_tokens: int | None) -> SamplingParams:
     )
 
 
-def _constraint(body: Body) -> Constraint | None:
-    outputs = body.structured_outputs
-    given = {
-        "regex": body.regex,
-        "guided_regex": body.guided_regex,
-        "structured_outputs": outputs.regex if outputs is not None else None,
-    }
-    named = {name: regex for name, regex in given.items() if regex is not None}
-    if len(named) > 1:
-        names = " and ".join(named)
-        raise InvalidRequestError(f"give one of {names}, not several", param=next(iter(named)))
-    return Constraint(regex=next(iter(named.values()))) if named else None
-
-
 def _shift(seed: int, i: int) -> int:
     # A seed out of range stays as it is, to be refused.
     return (seed + i) % (MAX_SEED + 1) if 0 <= seed <= MAX_SEED else seed
 
 
-def _validate(request: GenerateRequest, body: Body, info: ModelInfo, prompt_param: str) -> None:
-    names = {"prompt": prompt_param}
-    if body.max_tokens is None and body.max_completion_tokens is not None:
-        names["max_tokens"] = "max_completion_tokens"
+def _validate(request: GenerateRequest, info: ModelInfo, names: dict[str, str]) -> None:
     try:
         request.validate(info)
     except InvalidRequestError as error:
-        if error.param in names:
-            error.param = names[error.param]
+        error.param = names.get(error.param or "", error.param)
         raise

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from radixray.protocol import MAX_CHOICES
+from radixray.serve.constraints import ConstrainedBody
 
 MAX_N = 128
 """Most choices of one prompt, as at OpenAI."""
@@ -25,13 +26,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
-class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A constraint on the output."""
-
-    regex: str | None = None
-
-
-class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Body(ConstrainedBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What both generating routes accept."""
 
     model: str
@@ -52,9 +47,6 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     stream_options: StreamOptions | None = None
     cache_salt: str = ""
     priority: int = 0
-    regex: str | None = None
-    guided_regex: str | None = None
-    structured_outputs: StructuredOutputs | None = None
 
 
 class CompletionBody(Body, frozen=True, kw_only=True):

@@ -50,7 +50,6 @@ _UNSUPPORTED_BY_ROUTE: dict[type[Body], dict[str, tuple[Any, ...]]] = {
         "parallel_tool_calls": (True,),
         "prediction": (),
         "reasoning_effort": (),
-        "response_format": ({"type": "text"},),
         "tool_choice": ("none",),
         "tools": ([],),
         "top_logprobs": (0,),

@@ -18,6 +18,8 @@ from typing import (
 
 from radixray.errors import ConstraintError
 
+_CONTAINERS: frozenset[Any] = frozenset({list, dict, tuple, set})
+
 
 def json_schema_of(source: Any) -> str:
     """The JSON text of a schema.
@@ -85,7 +87,7 @@ def _modern(source: Any) -> Any:
     args = get_args(source)
     if origin in (Union, UnionType):
         return Union[tuple(map(_modern, args))]  # noqa: UP007 - made from a tuple
-    if origin in (list, dict, tuple, set):
+    if origin in _CONTAINERS:
         return origin[tuple(map(_modern, args))]
     return source
 

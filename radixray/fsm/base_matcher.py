@@ -57,7 +57,7 @@ class BaseMatcher(ABC):
     def _continues(self) -> bool:
         """Whether any token other than EOS is allowed; asked where the output is a member."""
         mask = self._mask()
-        return int(mask.sum()) > int(mask[list(self.vocabulary.eos_token_ids)].sum())
+        return int(mask.sum()) > int(mask[self.vocabulary.eos_index].sum())
 
     def _state(self) -> int:
         """A number for where it is, for the trace."""

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from radixray.errors import ConstraintError
+from radixray.errors import GrammarTooComplexError
 from radixray.fsm.nfa import Nfa
 
 MAX_DFA_STATES = 50_000
@@ -89,7 +89,7 @@ def determinise(nfa: Nfa) -> ByteAutomaton:
     """The DFA of `nfa`.
 
     Raises:
-        ConstraintError: more than MAX_DFA_STATES states or MAX_WORK steps would be needed.
+        GrammarTooComplexError: more than MAX_DFA_STATES states or MAX_WORK steps would be needed.
     """
     byte_class = _byte_classes(nfa)
     width = int(byte_class[-1]) + 1
@@ -149,8 +149,8 @@ def determinise(nfa: Nfa) -> ByteAutomaton:
     )
 
 
-def _too_complex(limit: str) -> ConstraintError:
-    return ConstraintError(
+def _too_complex(limit: str) -> GrammarTooComplexError:
+    return GrammarTooComplexError(
         f"regex is too complex: its automaton needs more than {limit}. Lower its repeat counts, or "
         "let the next character decide which part of the pattern it belongs to",
         param="regex",

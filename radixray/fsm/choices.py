@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from radixray.errors import ConstraintError
+from radixray.errors import ConstraintError, GrammarTooComplexError
 from radixray.fsm.byte_automaton import DEAD, MAX_DFA_STATES, START, ByteAutomaton
 
 MAX_CHOICES_BYTES = 1_000_000
@@ -77,5 +77,5 @@ def _automaton(nodes: list[dict[int, int]], accepting: list[bool]) -> ByteAutoma
     return ByteAutomaton(transitions, byte_class, np.array(accepting, dtype=np.bool_))
 
 
-def _too_complex(what: str) -> ConstraintError:
-    return ConstraintError(f"grammar_too_complex: choices take {what}", param="choices")
+def _too_complex(what: str) -> GrammarTooComplexError:
+    return GrammarTooComplexError(f"choices take {what}", param="choices")

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from threading import Lock
 
-from radixray.errors import ConstraintError
+from radixray.fsm.byte_automaton import ByteAutomaton
+from radixray.fsm.choices import choices_automaton
+from radixray.fsm.gbnf_lowering import read_gbnf
+from radixray.fsm.grammar_constraint import GrammarConstraint
 from radixray.fsm.matcher import CompiledConstraint
-from radixray.fsm.regex_constraint import RegexConstraint
+from radixray.fsm.predicate import PredicateConstraint
+from radixray.fsm.regex_constraint import RegexConstraint, regex_automaton
+from radixray.fsm.schema import schema_grammar
+from radixray.fsm.start_after import StartAfter
 from radixray.fsm.vocabulary import TokenVocabulary
 from radixray.protocol import Constraint
 
@@ -22,9 +28,49 @@ def compile_constraint(constraint: Constraint, vocabulary: TokenVocabulary) -> C
         ConstraintError: it cannot be compiled, is too big, matches nothing, or the vocabulary
             cannot spell a match; `param` names the field.
     """
-    if constraint.regex is None:
-        raise ConstraintError("the constraint is empty: set regex", param="constraint")
-    return RegexConstraint.compile(constraint.regex, vocabulary)
+    return finish(constraint, prepare(constraint), vocabulary)
+
+
+def prepare(constraint: Constraint) -> ByteAutomaton | str | None:
+    """The part of compiling that no vocabulary is needed for, and that may take long.
+
+    Returns:
+        An automaton, an llguidance grammar, or None where there is nothing to prepare.
+
+    Raises:
+        ConstraintError: as compile_constraint, but for what depends on the vocabulary.
+    """
+    constraint.validate()
+    if constraint.regex is not None:
+        return regex_automaton(constraint.regex)
+    if constraint.choices is not None:
+        return choices_automaton(constraint.choices)
+    if constraint.json_schema is not None:
+        return schema_grammar(constraint.json_schema, constraint.whitespace or "flexible")
+    if constraint.ebnf is not None:
+        return read_gbnf(constraint.ebnf)
+    return constraint.lark
+
+
+def finish(
+    constraint: Constraint, prepared: ByteAutomaton | str | None, vocabulary: TokenVocabulary
+) -> CompiledConstraint:
+    """The compiled constraint, from what `prepare` made of it.
+
+    Raises:
+        ConstraintError: as compile_constraint.
+    """
+    compiled: CompiledConstraint
+    if isinstance(prepared, ByteAutomaton):
+        compiled = RegexConstraint(prepared, vocabulary, param=constraint.kind)
+    elif prepared is not None:
+        compiled = GrammarConstraint(prepared, vocabulary, constraint.kind)
+    else:
+        assert constraint.predicate is not None
+        compiled = PredicateConstraint.unpickle(constraint.predicate, vocabulary)
+    if constraint.start_after is not None:
+        compiled = StartAfter(constraint.start_after, compiled, vocabulary)
+    return compiled
 
 
 class ConstraintCompiler:

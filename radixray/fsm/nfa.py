@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from radixray.errors import ConstraintError
+from radixray.errors import ConstraintError, GrammarTooComplexError
 from radixray.fsm.regex_parser import Chars, Choice, Concat, Node
 from radixray.fsm.utf8 import END, byte_graph
 
@@ -42,7 +42,7 @@ def build_nfa(node: Node) -> Nfa:
     if size > MAX_NFA_STATES:
         # An exact count may have thousands of digits.
         count = str(size) if size < 10**12 else "over 10**12"
-        raise ConstraintError(
+        raise GrammarTooComplexError(
             f"regex is too big: written out it has {count} states; at most {MAX_NFA_STATES} are "
             "allowed. Lower its repeat counts, or repeat smaller character classes",
             param="regex",

@@ -5,15 +5,13 @@ A state's mask is computed when it is first asked for: most states of a pattern 
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from threading import Lock
-
 import numpy as np
 from numpy.typing import NDArray
 
 from radixray.errors import ConstraintError
 from radixray.fsm.base_matcher import BaseMatcher
 from radixray.fsm.byte_automaton import DEAD, START, ByteAutomaton, determinise
+from radixray.fsm.mask_cache import MaskCache
 from radixray.fsm.nfa import build_nfa
 from radixray.fsm.regex_parser import parse_regex
 from radixray.fsm.spelling import has_every_byte, spellable_states
@@ -67,9 +65,7 @@ class RegexConstraint:
                 param=param,
             )
         self._has_every_byte = has_every_byte(automaton, vocabulary)
-        self._most_masks = max(1, mask_cache_bytes // max(1, vocabulary.vocab_size))
-        self._masks: OrderedDict[int, NDArray[np.bool_]] = OrderedDict()
-        self._lock = Lock()
+        self._masks = MaskCache(mask_cache_bytes, vocabulary.vocab_size)
 
     @classmethod
     def compile(
@@ -91,20 +87,11 @@ class RegexConstraint:
 
     def mask(self, state: int) -> NDArray[np.bool_]:
         """bool [vocab_size], read-only: the ids allowed in a state."""
-        with self._lock:
-            mask = self._masks.get(state)
-            if mask is not None:
-                self._masks.move_to_end(state)
-                return mask
-        # Outside the lock: at worst two threads compute the same mask.
-        mask = self._live[self.vocabulary.end_states(self.automaton, state)]
-        mask[list(self.vocabulary.eos_token_ids)] = self.automaton.accepting[state]
-        mask.flags.writeable = False
-        with self._lock:
-            self._masks[state] = mask
-            self._masks.move_to_end(state)
-            while len(self._masks) > self._most_masks:
-                self._masks.popitem(last=False)
+        mask = self._masks.get(state)
+        if mask is None:  # at worst two threads compute the same one
+            mask = self._live[self.vocabulary.end_states(self.automaton, state)]
+            mask[self.vocabulary.eos_index] = self.automaton.accepting[state]
+            self._masks.put(state, mask)
         return mask
 
     def after(self, state: int, token_id: int) -> int:

@@ -8,13 +8,16 @@ share is walked once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from radixray.fsm.byte_automaton import DEAD, ByteAutomaton
+
+_UTF8_BYTES = [byte for byte in range(256) if byte not in (0xC0, 0xC1) and byte < 0xF5]
 
 
 class TokenVocabulary:
@@ -64,6 +67,16 @@ class TokenVocabulary:
         return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
 
     @cached_property
+    def eos_index(self) -> NDArray[np.intp]:
+        """intp [EOS ids]: `eos_token_ids`, for indexing masks."""
+        return np.array(self.eos_token_ids, dtype=np.intp)
+
+    @cached_property
+    def has_every_byte(self) -> bool:
+        """Whether each byte that UTF-8 uses is a token by itself."""
+        return bool(self.single_bytes[_UTF8_BYTES].all())
+
+    @cached_property
     def no_ids(self) -> NDArray[np.bool_]:
         """bool [vocab_size], read-only: a mask that allows nothing."""
         mask = np.zeros(self.vocab_size, dtype=np.bool_)
@@ -97,6 +110,36 @@ class TokenVocabulary:
             states[begin:end] = table[before * width + columns]
         states[0] = DEAD  # the root is where tokens that spell nothing sit
         return states[self._nodes]
+
+    def allowed(self, step: Callable[[Any, int], Any], state: Any) -> NDArray[np.bool_]:
+        """bool [vocab_size]: the tokens along which a step function finds a way from `state`.
+
+        Args:
+            step: (state, byte) -> the next state, or None where there is no way; called once for
+                each prefix of a token that has one.
+            state: where to begin.
+        """
+        states: dict[int, Any] = {0: state}
+        alive = np.zeros(len(self._parents), dtype=np.bool_)
+        alive[0] = True
+        for begin, end in self._levels:
+            nodes = begin + np.flatnonzero(alive[self._parents[begin:end]])
+            if not len(nodes):
+                break
+            reached: dict[int, Any] = {}
+            for node, parent, byte in zip(
+                nodes.tolist(),
+                self._parents[nodes].tolist(),
+                self._last_bytes[nodes].tolist(),
+                strict=True,
+            ):
+                following = step(states[parent], byte)
+                if following is not None:
+                    reached[node] = following
+            alive[list(reached)] = True
+            states = reached
+        alive[0] = False  # the root is where tokens that spell nothing sit
+        return alive[self._nodes]
 
     def _build_trie(self) -> None:
         """Sets, over trie nodes with the root first:

@@ -126,6 +126,8 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             check_text(kind, getattr(self, kind), _MAX_SPEC_LENGTH[kind])
         if self.choices is not None:
             check_sequence("choices", self.choices, MAX_CONSTRAINT_CHOICES)
+            if not self.choices:
+                raise ConstraintError("choices must hold at least one string", param="choices")
             for choice in self.choices:
                 check_text("choices", choice, MAX_GRAMMAR_LENGTH)
         if self.predicate is not None and len(self.predicate) > MAX_PREDICATE_BYTES:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from radixray.actors.transport import Transport
 from radixray.protocol import Completion, Delta, GenerateRequest, Usage
 from radixray.serve.disconnect import while_connected
-from radixray.serve.generation import complete, follow, run_all
+from radixray.serve.generation import complete, follow, named_as_in, run_all
 from radixray.serve.job import Job
 from radixray.serve.openai_protocol import UsageBody
 from radixray.serve.sse import Emit, EventStream
@@ -43,7 +43,8 @@ async def answer(request: Request, transport: Transport, job: Job, shape: Shape)
     if job.stream:
         return _stream(transport, job, shape)
     works = run_all(complete(transport, sequence) for sequence in job.requests)
-    completions = await while_connected(request.receive, works)
+    with named_as_in(job.names):
+        completions = await while_connected(request.receive, works)
     usage = job.usage([completion.usage for completion in completions])
     return json_response(shape.whole(completions, usage))
 
@@ -65,7 +66,8 @@ def _stream(transport: Transport, job: Job, shape: Shape) -> EventStream:
 
             return await follow(transport, sequence, on_delta)
 
-        usages = await run_all(one(i, sequence) for i, sequence in enumerate(job.requests))
+        with named_as_in(job.names):
+            usages = await run_all(one(i, sequence) for i, sequence in enumerate(job.requests))
         if job.include_usage:
             await emit([shape.usage(job.usage(usages))])
 

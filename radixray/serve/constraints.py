@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from radixray.errors import InvalidRequestError
+from radixray.json_schemas import json_schema_of
 from radixray.protocol import Constraint
 
 
@@ -66,7 +67,8 @@ def constraint_of(body: ConstrainedBody) -> tuple[Constraint | None, dict[str, s
     if kind == "grammar":
         kind = "ebnf" if "::=" in spec else "lark"
     try:
-        # A schema may come as JSON text or as JSON; the constructor takes both.
+        if kind == "json_schema":
+            spec = json_schema_of(spec)  # it may come as JSON or as JSON text
         return Constraint(**{kind: spec}), {kind: name}
     except InvalidRequestError as error:
         error.param = name

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar
 
 from radixray.actors.transport import Transport
-from radixray.errors import AbortedError, EngineError
+from radixray.errors import AbortedError, EngineError, InvalidRequestError
 from radixray.protocol import Completion, Delta, GenerateRequest, Usage
 
 T = TypeVar("T")
+
+
+@contextmanager
+def named_as_in(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors raised inside name parameters as the caller does.
+
+    Args:
+        names: our name of a parameter -> the caller's, where they differ.
+    """
+    try:
+        yield
+    except InvalidRequestError as error:
+        error.param = names.get(error.param or "", error.param)
+        raise
 
 
 async def follow(

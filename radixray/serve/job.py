@@ -18,6 +18,7 @@ from radixray.protocol import (
     Usage,
 )
 from radixray.serve.constraints import constraint_of
+from radixray.serve.generation import named_as_in
 from radixray.serve.openai_protocol import (
     MAX_N,
     MAX_SEQUENCES,
@@ -127,7 +128,8 @@ def make_job(
             )
             for i in range(body.n)
         ]
-        _validate(choices[0], info, names)  # its siblings differ in the seed only
+        with named_as_in(names):
+            choices[0].validate(info)  # its siblings differ in the seed only
         requests += choices
     options = body.stream_options
     return Job(
@@ -167,11 +169,3 @@ def _sampling(body: Body, default_max_tokens: int | None) -> SamplingParams:
 def _shift(seed: int, i: int) -> int:
     # A seed out of range stays as it is, to be refused.
     return (seed + i) % (MAX_SEED + 1) if 0 <= seed <= MAX_SEED else seed
-
-
-def _validate(request: GenerateRequest, info: ModelInfo, names: dict[str, str]) -> None:
-    try:
-        request.validate(info)
-    except InvalidRequestError as error:
-        error.param = names.get(error.param or "", error.param)
-        raise

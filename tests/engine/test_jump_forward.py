@@ -92,7 +92,7 @@ def requests(seed: int, count: int) -> list[GenerateRequest]:
         made.append(
             GenerateRequest(
                 request_id=f"r{number}",
-                prompt_ids=prefix[: rng.randint(1, 40)] + [rng.randrange(1, VOCAB)],
+                prompt_ids=[*prefix[: rng.randint(1, 40)], rng.randrange(1, VOCAB)],
                 constraint=Constraint(regex=rng.choice(PATTERNS)),
                 sampling=SamplingParams(
                     max_tokens=rng.choice([1, 2, 3, 5, 9, 40, 60]),

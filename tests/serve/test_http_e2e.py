@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import jsonschema
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
@@ -21,6 +23,16 @@ from openai.types.chat import ChatCompletionMessageParam
 MODEL = "smollm2-135m"
 API_KEY = "e2e-secret"
 START_WITHIN_S = 240
+ORDER = {
+    "type": "object",
+    "properties": {
+        "customer": {"type": "string", "pattern": "^[A-Z][a-z]{2,8}$"},
+        "status": {"enum": ["pending", "shipped"]},
+        "items": {"type": "integer", "minimum": 1, "maximum": 99},
+    },
+    "required": ["customer", "status", "items"],
+    "additionalProperties": False,
+}
 HELLO: list[ChatCompletionMessageParam] = [
     {"role": "system", "content": "You answer in one short sentence."},
     {"role": "user", "content": "What is the capital of France?"},
@@ -209,6 +221,34 @@ async def read_all(real: openai.AsyncOpenAI, stream: bool) -> None:
     async with opened:
         async for _ in opened:
             pass
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_json_schema(real: openai.AsyncOpenAI, stream: bool) -> None:
+    order: Any = {"type": "json_schema", "json_schema": {"name": "order", "schema": ORDER}}
+    answer: Any = await real.chat.completions.create(
+        model=MODEL,
+        messages=HELLO,
+        max_tokens=80,
+        response_format=order,
+        stream=stream,
+    )
+    if stream:
+        text = "".join(
+            [chunk.choices[0].delta.content or "" async for chunk in answer if chunk.choices]
+        )
+    else:
+        assert answer.choices[0].finish_reason == "stop"
+        text = answer.choices[0].message.content
+    jsonschema.validate(json.loads(text), ORDER)
+
+
+async def test_a_schema_that_cannot_be_enforced_is_refused(real: openai.AsyncOpenAI) -> None:
+    schema = {"type": "array", "uniqueItems": True}
+    order: Any = {"type": "json_schema", "json_schema": {"name": "order", "schema": schema}}
+    with pytest.raises(openai.BadRequestError, match="uniqueItems") as caught:
+        await real.chat.completions.create(model=MODEL, messages=HELLO, response_format=order)
+    assert caught.value.param == "response_format"
 
 
 def test_terminate_ends_cleanly(server: Server) -> None:

@@ -104,24 +104,6 @@ async def test_one_stop_string(
 
 
 @both_routes
-@pytest.mark.parametrize(
-    "given",
-    [{"regex": "a+"}, {"guided_regex": "a+"}, {"structured_outputs": {"regex": "a+"}}],
-    ids=lambda given: next(iter(given)),
-)
-async def test_regex_spellings(
-    http: aiohttp.ClientSession, transport: FakeTransport, route: str, given: dict[str, Any]
-) -> None:
-    async with http.post(route, json=ROUTES[route] | given) as response:
-        assert response.status == 200
-    assert transport.requests[0].constraint == Constraint(regex="a+")
-
-
-async def test_two_regexes_are_refused(http: aiohttp.ClientSession) -> None:
-    await refused(http, "/v1/completions", TEXT | {"regex": "a", "guided_regex": "b"}, "regex")
-
-
-@both_routes
 async def test_ignored(http: aiohttp.ClientSession, route: str) -> None:
     async with http.post(route, json=ROUTES[route] | dict.fromkeys(IGNORED, "any")) as response:
         assert response.status == 200, await response.text()
@@ -157,7 +139,6 @@ async def test_not_supported_in_completions(
         ("tool_choice", "auto", "none"),
         ("functions", [{"name": "f"}], []),
         ("parallel_tool_calls", False, True),
-        ("response_format", {"type": "json_object"}, {"type": "text"}),
         ("modalities", ["audio"], ["text"]),
         ("audio", {"voice": "alloy", "format": "wav"}, None),
         ("prediction", {"type": "content", "content": "x"}, None),
@@ -201,7 +182,6 @@ async def test_not_supported_in_chat(
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),
-        ({"structured_outputs": {"json": {}}}, "structured_outputs.json"),
         ({"model": 5}, "model"),
         ({"max_tokens": INFO.context_length}, "max_tokens"),
     ],

@@ -5,7 +5,6 @@ Single-threaded and synchronous; `EngineThread` puts it beside an event loop.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import logging
 import random
@@ -17,6 +16,7 @@ import torch
 from radixray.cache.page_pool import LedgerError, OutOfPagesError
 from radixray.cache.prefix_cache import PrefixCache
 from radixray.config import SchedulePolicy
+from radixray.engine.deadlines import Deadlines
 from radixray.engine.flatten import flatten
 from radixray.engine.pace import Pace
 from radixray.engine.sampler import sample
@@ -100,7 +100,7 @@ class Engine:
         self._running: dict[str, LiveSequence] = {}
         self._arrivals = itertools.count()
         self._notices: list[Delta] = []
-        self._deadlines: list[tuple[float, str, float]] = []
+        self._deadlines = Deadlines()
         self._pace = Pace()
         self._next_check = 0.0
         self._checked_version = 0
@@ -149,8 +149,7 @@ class Engine:
             task = ScoreTask(request, self.info, arrival=arrival)
         self._tasks[task.request_id] = task
         if isinstance(request, GenerateRequest) and request.timeout_s is not None:
-            end = time.monotonic() + request.timeout_s
-            heapq.heappush(self._deadlines, (end, task.request_id, request.timeout_s))
+            self._deadlines.add(task, request.timeout_s)
         for sequence in task.sequences:
             self._queue(sequence)
 
@@ -260,21 +259,17 @@ class Engine:
         return stats
 
     def _end_late_requests(self) -> None:
-        now = time.monotonic()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, request_id, timeout = heapq.heappop(self._deadlines)
-            task = self._tasks.get(request_id)
-            if task is not None:
-                self._notices.append(
-                    task.fail(
-                        DeadlineExceededError(
-                            f"the request did not finish within timeout_s={timeout:g}; it has "
-                            f"{task.usage.completion} tokens",
-                            param="timeout_s",
-                        )
+        for task, timeout in self._deadlines.passed():
+            self._notices.append(
+                task.fail(
+                    DeadlineExceededError(
+                        f"the request did not finish within timeout_s={timeout:g}; it has "
+                        f"{task.usage.completion} tokens",
+                        param="timeout_s",
                     )
                 )
-                self._drop(task)
+            )
+            self._drop(task)
 
     def _apply(self, plan: BatchPlan) -> None:
         for sequence_id in plan.retract:

@@ -67,7 +67,7 @@ async def test_500_requests_cancelled_at_any_time_leave_nothing_running(
     ends = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(end, asyncio.CancelledError) for end in ends)
     assert 0 < len(answered) < 500  # some were cut off in their answer, some before it
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         stats = await settled()
     generated = sum(s.generated_tokens for s in stats.values())
     await asyncio.sleep(0.3)

@@ -246,7 +246,7 @@ def test_a_deadline_is_of_one_request_not_of_its_name(tokenizer: Tokenizer) -> N
     prompt = [5, 6, 7]
     engine.add(
         GenerateRequest(
-            request_id="again", prompt_ids=prompt, sampling=sampled(1, 1), timeout_s=0.1
+            request_id="again", prompt_ids=prompt, sampling=sampled(1, 1), timeout_s=0.5
         )
     )
     assert join(driver.drain()["again"]).finish_reason == "length"
@@ -256,7 +256,7 @@ def test_a_deadline_is_of_one_request_not_of_its_name(tokenizer: Tokenizer) -> N
         )
     )
     deltas = engine.step().deltas
-    time.sleep(0.15)
+    time.sleep(0.6)
     deltas += driver.drain()["again"]
     assert join(deltas).usage.completion == 150
 

@@ -43,6 +43,10 @@ CANDIDATES_PER_SEAT = 4
 """Waiting requests the planner looks at for each free place in the batch. Those that wait for
 another's prefill or do not fit are passed; a queue of thousands is not looked at each step."""
 
+FEWEST_CANDIDATES = 64
+"""But never fewer than these: with one free place, few large requests that do not fit yet would
+keep it from all behind them."""
+
 CHECK_EVERY_S = 5.0
 """An idle engine checks its page ledger this often if it changed since."""
 
@@ -290,7 +294,8 @@ class Engine:
         seats = self._limits.max_num_seqs - len(self._running)
         if seats <= 0 or not self._waiting:
             return []
-        return in_order(self._policy, self._waiting.values())[: CANDIDATES_PER_SEAT * seats]
+        wanted = max(FEWEST_CANDIDATES, CANDIDATES_PER_SEAT * seats)
+        return in_order(self._policy, self._waiting.values())[:wanted]
 
     def _retract(self, sequence: LiveSequence) -> None:
         self._start_over(sequence)

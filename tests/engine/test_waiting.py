@@ -68,6 +68,37 @@ def test_a_request_too_large_for_now_neither_blocks_nor_starves(
 
 
 @neutral
+@pytest.mark.parametrize("schedule_policy", ["lpm", "fcfs"])
+@pytest.mark.parametrize("large", [1, 8, 30])
+def test_a_single_free_place_is_not_kept_by_those_that_do_not_fit(
+    tokenizer: Tokenizer, schedule_policy: str, large: int, settings: dict[str, Any]
+) -> None:
+    """However many large requests wait before it, a small one that fits takes the place."""
+    engine, _ = hash_engine(
+        tokenizer,
+        pool_tokens=400,
+        context=400,
+        max_num_seqs=4,
+        schedule_policy=schedule_policy,
+        **settings,
+    )
+    for n in range(3):
+        engine.add(small(n, 90))
+    engine.step()
+    for n in range(large):
+        prompt = [100 + n] * 350
+        engine.add(GenerateRequest(request_id=f"large{n}", prompt_ids=prompt, sampling=greedy(2)))
+    engine.add(small(3, 2))
+    done: list[str] = []
+    for _ in range(10):
+        done += [delta.request_id for delta in engine.step().deltas if delta.finish_reason]
+    assert done == ["small3"]
+    while engine.has_work:
+        done += [delta.request_id for delta in engine.step().deltas if delta.finish_reason]
+    assert len(done) == 4 + large
+
+
+@neutral
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_what_never_fits_is_refused_at_once_and_nothing_waits_behind_it(
     tokenizer: Tokenizer, page_size: int, settings: dict[str, Any]

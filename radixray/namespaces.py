@@ -7,24 +7,39 @@ a namespace: separate trees, from the root down.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
+
+from radixray.errors import InvalidRequestError
+
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 class ImageKey(msgspec.Struct, frozen=True):
     """An image as the model sees it.
 
     Attributes:
-        sha256: of the encoded bytes, all 64 hexadecimal digits: a shortened hash would let one
-            image answer for another.
+        sha256: of the encoded bytes, all 64 hexadecimal digits in lower case: a shortened hash
+            would let one image answer for another.
         shape: height, width, channels after decoding.
         options: how it was decoded and resized, in any fixed spelling.
+
+    Raises:
+        InvalidRequestError: `sha256` is anything else.
     """
 
     sha256: str
     shape: tuple[int, ...]
     options: str = ""
+
+    def __post_init__(self) -> None:
+        if not _SHA256.fullmatch(self.sha256):
+            raise InvalidRequestError(
+                f"sha256 must be 64 hexadecimal digits in lower case, not {self.sha256!r}",
+                param="sha256",
+            )
 
 
 def namespace_of(

@@ -13,6 +13,10 @@ CANDIDATES_PER_SEAT = 4
 """Waiting sequences the planner looks at for each free place in the batch. Those that wait for
 another's prefill or do not fit are passed; a queue of thousands is not looked at each step."""
 
+FEWEST_CANDIDATES = 64
+"""But never fewer than these: with one free place, few large requests that do not fit yet would
+keep it from all behind them."""
+
 RANK_AHEAD = 1024
 """A longer queue is put in order while the model computes, a shorter one when it is needed: so many
 are sorted in a third of a millisecond."""
@@ -67,7 +71,7 @@ class WaitingQueue:
         """Those that may take one of `seats` free places, in the order they should."""
         if seats <= 0 or not self._sequences:
             return []
-        wanted = CANDIDATES_PER_SEAT * seats
+        wanted = max(FEWEST_CANDIDATES, CANDIDATES_PER_SEAT * seats)
         among: Iterable[LiveSequence] = self._sequences.values()
         if self._ranked is not None:
             still = (s for s in self._ranked if s.sequence_id in self._sequences)

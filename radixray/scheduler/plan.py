@@ -124,7 +124,7 @@ def plan_batch(
         max(0, _pages_for(r.num_tokens + ceil(growth * r.remaining), limits.page_size) - r.pages)
         for r in running
     )
-    leaders = _Leaders(limits.share_prefixes)
+    leaders = _Leaders(limits)
     for view in running:
         if view.uncomputed > 1:
             leaders.add(view)
@@ -188,8 +188,9 @@ def _pages_for(tokens: int, page_size: int) -> int:
 class _Leaders:
     """Requests being prefilled, found by the first tokens of what they prefill."""
 
-    def __init__(self, enabled: bool) -> None:
-        self._enabled = enabled
+    def __init__(self, limits: BatchLimits) -> None:
+        self._enabled = limits.share_prefixes
+        self._page_size = limits.page_size
         self._by_head: dict[tuple[str, bytes], list[RequestView]] = {}
 
     def add(self, view: RequestView) -> None:
@@ -201,7 +202,9 @@ class _Leaders:
         """The request whose prefill will give `view` FOLLOW_TOKENS more cached tokens."""
         head = self._head(view)
         for leader in self._by_head.get(head, ()) if head is not None else ():
-            if _common_prefix(leader.tokens, view.tokens) - view.computed >= FOLLOW_TOKENS:
+            # Only whole pages are shared.
+            common = _common_prefix(leader.tokens, view.tokens)
+            if common // self._page_size * self._page_size - view.computed >= FOLLOW_TOKENS:
                 return leader.request_id
         return None
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,11 +14,17 @@ from radixray.config import Dtype, EngineConfig
 from radixray.engine.build import build_engine
 from radixray.engine.engine import Engine
 from radixray.scheduler.plan import BatchLimits
+from radixray.tokenizer.tokenizer import Tokenizer
 
 
 @functools.cache
 def _loaded(dtype: Dtype) -> Engine:
     return build_engine(EngineConfig(dtype=dtype, max_total_tokens=16_384))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(model_folder: Path) -> Tokenizer:
+    return Tokenizer.from_folder(model_folder)
 
 
 @pytest.fixture

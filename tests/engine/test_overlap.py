@@ -11,7 +11,12 @@ import torch
 from engine_driver import EngineDriver, join
 
 from radixray.engine.engine import StepOutput
-from radixray.engine.waiting import CANDIDATES_PER_SEAT, RANK_AHEAD, WaitingQueue
+from radixray.engine.waiting import (
+    CANDIDATES_PER_SEAT,
+    FEWEST_CANDIDATES,
+    RANK_AHEAD,
+    WaitingQueue,
+)
 from radixray.protocol import SamplingParams
 from radixray.scheduler.order import POLICIES, in_order
 
@@ -103,7 +108,7 @@ def test_an_order_found_ahead_is_the_order(policy: Any) -> None:
     for sequence_id in gone:
         queue.pop(sequence_id)
     left = [waiter for waiter in [*everyone, *late] if waiter.sequence_id not in gone]
-    want = in_order(policy, left)[: CANDIDATES_PER_SEAT * 10]
+    want = in_order(policy, left)[: max(FEWEST_CANDIDATES, CANDIDATES_PER_SEAT * 10)]
     if policy == "dfs-weight":
         # Which subtree weighs most is judged among the candidates only.
         assert len(queue.candidates(10)) == len(want)

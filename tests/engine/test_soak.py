@@ -13,20 +13,19 @@ import resource
 import msgspec
 import pytest
 from engine_driver import join
+from hash_engine import hash_engine
 from hash_model import VOCAB, HashModel, expected_logprobs, expected_tokens
 
-from radixray.cache.prefix_cache import PrefixCache
 from radixray.config import EvictionPolicy, SchedulePolicy
 from radixray.engine.engine import Engine
 from radixray.protocol import (
     Delta,
     GenerateRequest,
-    ModelInfo,
     Request,
     SamplingParams,
     ScoreRequest,
 )
-from radixray.scheduler.plan import FOLLOW_TOKENS, BatchLimits, BatchPlan
+from radixray.scheduler.plan import FOLLOW_TOKENS, BatchPlan
 from radixray.tokenizer.tokenizer import Tokenizer
 
 REQUESTS = int(os.environ.get("RADIXRAY_SOAK_REQUESTS", "2000"))
@@ -43,32 +42,15 @@ def make(
     *,
     overlap: bool = True,
 ) -> tuple[Engine, HashModel]:
-    model = HashModel(pool_tokens)
-    engine = Engine(
-        model,  # type: ignore[arg-type]
-        None,  # type: ignore[arg-type]
-        PrefixCache(pool_tokens // page_size, page_size, policy=eviction_policy),
+    return hash_engine(
         tokenizer,
-        ModelInfo(
-            name="hash",
-            context_length=CONTEXT,
-            pool_tokens=pool_tokens // page_size * page_size,
-            vocab_size=VOCAB,
-            eos_token_ids=(2,),
-            dtype="float32",
-            max_queued_requests=10_000,
-        ),
-        BatchLimits(max_num_seqs=16, max_batch_tokens=48, page_size=page_size),
+        page_size=page_size,
+        pool_tokens=pool_tokens,
+        context=CONTEXT,
+        eviction_policy=eviction_policy,
         schedule_policy=schedule_policy,
         overlap=overlap,
-        check_invariants=True,
     )
-    return engine, model
-
-
-@pytest.fixture(scope="module")
-def tokenizer(model_folder) -> Tokenizer:
-    return Tokenizer.from_folder(model_folder)
 
 
 def random_request(rng: random.Random, number: int, prefixes: list[list[int]]) -> Request:

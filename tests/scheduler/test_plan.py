@@ -113,6 +113,15 @@ def test_nobody_follows_for_little_or_across_namespaces_or_without_a_cache() -> 
     assert plan_batch(alike, [], 1000, off).admit == ["w1", "w2"]
 
 
+def test_nobody_follows_for_less_than_a_page() -> None:
+    """What is shared is whole pages: waiting for a part of one gains nothing."""
+    shared = list(range(60))
+    views = [waiting(f"w{i}", 70, tokens=tokens_of(*shared, *([99 + i] * 10))) for i in (1, 2)]
+    for page_size, admitted in ((16, ["w1"]), (60, ["w1"]), (61, ["w1", "w2"])):
+        limits = BatchLimits(8, 1000, page_size)
+        assert plan_batch(views, [], 1000, limits).admit == admitted
+
+
 def test_without_pages_the_youngest_is_retracted_and_nobody_admitted() -> None:
     old = running("old", 11, 10, arrival=1, reclaimable=10)
     young = running("young", 11, 10, arrival=2, reclaimable=10)

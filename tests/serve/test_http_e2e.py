@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import jsonschema
 import openai
 import pytest
+import tokenizers
 from openai.types.chat import ChatCompletionMessageParam
 
 MODEL = "smollm2-135m"
@@ -249,6 +251,63 @@ async def test_a_schema_that_cannot_be_enforced_is_refused(real: openai.AsyncOpe
     with pytest.raises(openai.BadRequestError, match="uniqueItems") as caught:
         await real.chat.completions.create(model=MODEL, messages=HELLO, response_format=order)
     assert caught.value.param == "response_format"
+
+
+async def test_the_turn_after_a_cut_stream_is_what_its_client_sends(
+    server: Server, real: openai.AsyncOpenAI, model_folder: Path
+) -> None:
+    """Cut after its first words: what was computed but never sent is no part of the next turn."""
+    stream = await real.chat.completions.create(
+        model=MODEL, messages=HELLO, stream=True, temperature=0, extra_body=LONG
+    )
+    seen = ""
+    async for chunk in stream:
+        seen += chunk.choices[0].delta.content or ""
+        if seen:
+            break
+    await stream.close()
+    turn: list[ChatCompletionMessageParam] = [
+        *HELLO,
+        {"role": "assistant", "content": seen},
+        {"role": "user", "content": "And of Italy?"},
+    ]
+    rendered = "".join(f"<|im_start|>{m['role']}\n{m.get('content')}<|im_end|>\n" for m in turn)
+    reference = tokenizers.Tokenizer.from_file(str(model_folder / "tokenizer.json"))
+    expected = len(reference.encode(rendered + "<|im_start|>assistant\n").ids)
+    asked: dict[str, Any] = {"model": MODEL, "messages": turn, "temperature": 0, "max_tokens": 12}
+    answers = [
+        await real.chat.completions.create(**asked, extra_body={"cache_salt": salt})
+        for salt in ("", "nothing cached")
+    ]
+    usages = [answer.usage for answer in answers]
+    assert [usage.prompt_tokens for usage in usages if usage] == [expected] * 2
+    details = [usage.prompt_tokens_details for usage in usages if usage]
+    warm, cold = [detail.cached_tokens for detail in details if detail]
+    assert warm and cold == 0
+    assert answers[0].choices[0].message.content == answers[1].choices[0].message.content
+
+    async def idle() -> bool:
+        return not any(a["running"] or a["waiting"] for a in (await actors(server)).values())
+
+    await until(idle, within=5)
+
+
+async def test_a_prompt_larger_than_the_pool_is_refused_while_others_run(
+    real: openai.AsyncOpenAI,
+) -> None:
+    """400 at once, though the engine is busy; a short request sent after it ends."""
+    busy = await real.completions.create(
+        model=MODEL, prompt="Once", stream=True, extra_body={"max_tokens": 100, "ignore_eos": True}
+    )
+    chunks = aiter(busy)
+    await anext(chunks)
+    async with asyncio.timeout(10):  # far more than it takes, as cores may be shared
+        with pytest.raises(openai.BadRequestError) as caught:
+            await real.completions.create(model=MODEL, prompt=[5] * 8200, max_tokens=1)
+    assert caught.value.code == "context_length_exceeded"
+    short = await real.completions.create(model=MODEL, prompt=[5, 6, 7, 8, 9], max_tokens=2)
+    assert short.usage is not None and short.usage.prompt_tokens == 5
+    assert [chunk async for chunk in chunks][-1].choices[0].finish_reason == "length"
 
 
 def test_terminate_ends_cleanly(server: Server) -> None:

@@ -87,7 +87,7 @@ def explain(
         list[str] | None, typer.Option("--choices", "--choice", help="One of these; repeat it.")
     ] = None,
     whitespace: Annotated[
-        str | None, typer.Option(help="compact or flexible, with --schema.")
+        str | None, typer.Option(help="With --schema: spaced, compact or flexible.")
     ] = None,
     start_after: Annotated[
         str | None, typer.Option(help="Text the constraint begins after.")

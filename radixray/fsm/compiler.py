@@ -49,7 +49,7 @@ def prepare(constraint: Constraint) -> ByteAutomaton | str | None:
     if constraint.choices is not None:
         return choices_automaton(constraint.choices)
     if constraint.json_schema is not None:
-        return schema_grammar(constraint.json_schema, constraint.whitespace or "flexible")
+        return schema_grammar(constraint.json_schema, constraint.whitespace or "spaced")
     if constraint.ebnf is not None:
         return read_gbnf(constraint.ebnf)
     return constraint.lark

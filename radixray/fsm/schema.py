@@ -23,8 +23,12 @@ __all__ = ["MAX_ENUM_VALUES", "json_schema_of", "schema_grammar"]
 MAX_ENUM_VALUES = 10_000
 """Most values of one `enum`."""
 
-FLEXIBLE_WHITESPACE = r"(?: |\n {0,40}|\n\t{0,20})?"
-"""At most a space, or a line break and an indentation. Never unbounded: a model may not stop."""
+WHITESPACE: dict[str, dict[str, Any]] = {
+    "spaced": {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"},
+    "compact": {"whitespace_flexible": False},
+    "flexible": {"whitespace_pattern": r"(?: |\n {0,40}|\n\t{0,20})?"},
+}
+"""See `protocol.Constraint`. Bounded in all: where it is not, a model may never stop."""
 
 ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly",
@@ -54,7 +58,7 @@ def schema_grammar(text: str, whitespace: str) -> str:
 
     Args:
         text: JSON.
-        whitespace: ``compact`` or ``flexible``, see `protocol.Constraint`.
+        whitespace: a key of WHITESPACE.
 
     Raises:
         ConstraintError: not JSON, not a schema, a keyword that cannot be enforced, a reference that
@@ -80,10 +84,7 @@ def schema_grammar(text: str, whitespace: str) -> str:
         "json_allowed_escapes": 'bfnrt\\"' if translator.open_objects else 'bfnrt\\"u',
         "json_allow_general_unicode_escapes": not translator.open_objects,
     }
-    if whitespace == "compact":
-        options["whitespace_flexible"] = False
-    else:
-        options["whitespace_pattern"] = FLEXIBLE_WHITESPACE
+    options |= WHITESPACE[whitespace]
     whole = {**({} if plain is True else plain), "$defs": definitions, "x-guidance": options}
     try:
         return "start: %json " + json.dumps(whole, allow_nan=False)

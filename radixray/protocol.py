@@ -43,6 +43,9 @@ MAX_ID_LENGTH = 256
 CONSTRAINT_KINDS = ("regex", "json_schema", "ebnf", "lark", "choices", "predicate")
 """The fields of Constraint that say what the output must match; exactly one is set."""
 
+WHITESPACE = ("spaced", "compact", "flexible")
+"""Values of `Constraint.whitespace`, the default first."""
+
 _MAX_SPEC_LENGTH = {
     "regex": MAX_REGEX_LENGTH,
     "json_schema": MAX_GRAMMAR_LENGTH,
@@ -66,9 +69,9 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         choices: the output is one of these strings.
         predicate: a pickled Python predicate (see `radixray.fsm.predicate`); the constructor also
             takes the predicate itself. Code: only accepted from programs, never over HTTP.
-        whitespace: with `json_schema`: ``flexible`` (the default) allows at most one space, or one
-            line break and its indentation, where JSON allows whitespace; ``compact`` allows none,
-            which leaves most to jump over.
+        whitespace: with `json_schema`: ``spaced`` (the default) allows one space after each comma
+            and colon; ``compact`` allows none, which leaves most to jump over; ``flexible`` allows
+            a space, or a line break and its indentation, wherever JSON does. Never unbounded.
         start_after: the constraint begins only once this text was generated, e.g. ``</think>``;
             until then anything goes but the end of the output.
     """
@@ -141,9 +144,9 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 raise ConstraintError(
                     f"whitespace goes with json_schema, not with {kind}", param="whitespace"
                 )
-            if self.whitespace not in ("compact", "flexible"):
+            if self.whitespace not in WHITESPACE:
                 raise ConstraintError(
-                    f"whitespace must be 'compact' or 'flexible', not {self.whitespace!r}",
+                    f"whitespace must be one of {', '.join(WHITESPACE)}, not {self.whitespace!r}",
                     param="whitespace",
                 )
         if self.start_after is not None:

@@ -20,6 +20,9 @@ from radixray.protocol import Constraint
 MAX_CONSTRAINTS = 64
 """Default number of compiled constraints a compiler keeps."""
 
+MAX_BYTES = 512 * 2**20
+"""Default bound of what they take; masks have their own, see `mask_cache`."""
+
 
 def compile_constraint(constraint: Constraint, vocabulary: TokenVocabulary) -> CompiledConstraint:
     """Compiles a constraint; takes up to a few seconds of CPU for the largest allowed.
@@ -46,7 +49,7 @@ def prepare(constraint: Constraint) -> ByteAutomaton | str | None:
     if constraint.choices is not None:
         return choices_automaton(constraint.choices)
     if constraint.json_schema is not None:
-        return schema_grammar(constraint.json_schema, constraint.whitespace or "flexible")
+        return schema_grammar(constraint.json_schema, constraint.whitespace or "spaced")
     if constraint.ebnf is not None:
         return read_gbnf(constraint.ebnf)
     return constraint.lark
@@ -74,13 +77,23 @@ def finish(
 
 
 class ConstraintCompiler:
-    """Compiles constraints for one vocabulary and keeps the last ones used; thread-safe."""
+    """Compiles constraints for one vocabulary and keeps the last ones used; thread-safe.
 
-    def __init__(self, vocabulary: TokenVocabulary, max_constraints: int = MAX_CONSTRAINTS) -> None:
-        """Args: `max_constraints` bounds the compiled constraints kept."""
+    Only what compiled is kept, never an error: a time-out says nothing about the next time.
+    """
+
+    def __init__(
+        self,
+        vocabulary: TokenVocabulary,
+        max_constraints: int = MAX_CONSTRAINTS,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        """Args: `max_constraints` and `max_bytes` bound what is kept; the last one always is."""
         self.vocabulary = vocabulary
         self._max_constraints = max_constraints
+        self._max_bytes = max_bytes
         self._compiled: OrderedDict[Constraint, CompiledConstraint] = OrderedDict()
+        self._bytes = 0
         self._lock = Lock()
 
     def compile(self, constraint: Constraint) -> CompiledConstraint:
@@ -89,16 +102,31 @@ class ConstraintCompiler:
         Raises:
             ConstraintError: as compile_constraint.
         """
-        with self._lock:
-            if constraint in self._compiled:
-                self._compiled.move_to_end(constraint)
-                return self._compiled[constraint]
+        known = self.get(constraint)
+        if known is not None:
+            return known
         # Outside the lock, so that a slow pattern does not hold up the others.
-        compiled = compile_constraint(constraint, self.vocabulary)
+        return self.put(constraint, compile_constraint(constraint, self.vocabulary))
+
+    def get(self, constraint: Constraint) -> CompiledConstraint | None:
+        """The compiled constraint, if it is kept."""
+        with self._lock:
+            known = self._compiled.get(constraint)
+            if known is not None:
+                self._compiled.move_to_end(constraint)
+            return known
+
+    def put(self, constraint: Constraint, compiled: CompiledConstraint) -> CompiledConstraint:
+        """Keeps `compiled`, and returns it, or what another thread has put there before."""
         with self._lock:
             # If another thread was faster, all share its result and its masks.
-            compiled = self._compiled.setdefault(constraint, compiled)
+            known = self._compiled.setdefault(constraint, compiled)
             self._compiled.move_to_end(constraint)
-            while len(self._compiled) > self._max_constraints:
-                self._compiled.popitem(last=False)
-        return compiled
+            if known is compiled:
+                self._bytes += compiled.nbytes
+            while len(self._compiled) > 1 and (
+                len(self._compiled) > self._max_constraints or self._bytes > self._max_bytes
+            ):
+                _, dropped = self._compiled.popitem(last=False)
+                self._bytes -= dropped.nbytes
+            return known

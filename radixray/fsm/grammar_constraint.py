@@ -26,6 +26,8 @@ _OPTIONS = '\n%llguidance {"no_forcing": true}\n'
 that llguidance takes for canonical, and of the model's tokenizer it knows nothing."""
 
 _LIMIT_WORDS = ("too complex", "too many", "too large", "too big", "limit", "fuel", "exceeded")
+_BYTES, _BYTES_PER_CHARACTER = 2**20, 100
+
 _NEVER = b"\xff"
 """A byte no text holds; llguidance marks special tokens with it."""
 
@@ -39,6 +41,7 @@ class GrammarConstraint:
     Attributes:
         vocabulary: whose ids the masks are over.
         warnings: what llguidance has to say about a grammar it took.
+        nbytes: an estimate, as llguidance does not tell.
     """
 
     def __init__(self, grammar: str, vocabulary: TokenVocabulary, param: str) -> None:
@@ -57,6 +60,7 @@ class GrammarConstraint:
         from llguidance import LLMatcher
 
         self.vocabulary = vocabulary
+        self.nbytes = _BYTES + _BYTES_PER_CHARACTER * len(grammar)
         self._param = param
         # Copied for each request; never moved itself, so that copies begin at the start.
         source = LLMatcher.grammar_from_lark(grammar + _OPTIONS)

@@ -105,7 +105,13 @@ class Matcher(Protocol):
 
 
 class CompiledConstraint(Protocol):
-    """A constraint made ready for one vocabulary; shared by requests and threads."""
+    """A constraint made ready for one vocabulary; shared by requests and threads.
+
+    Attributes:
+        nbytes: about how much memory it takes, its masks apart.
+    """
+
+    nbytes: int
 
     def matcher(self) -> Matcher:
         """A new matcher, at the start of an output."""

@@ -77,7 +77,13 @@ class TextPredicate:
 
 
 class PredicateConstraint:
-    """A predicate made ready for a vocabulary."""
+    """A predicate made ready for a vocabulary.
+
+    Attributes:
+        nbytes: what it takes itself is not known.
+    """
+
+    nbytes = 0
 
     def __init__(
         self, predicate: Any, vocabulary: TokenVocabulary, budget_s: float = MASK_BUDGET_S

@@ -20,6 +20,7 @@ class ProductConstraint:
         self._first = first
         self._second = second
         self._vocabulary = vocabulary
+        self.nbytes = first.nbytes + second.nbytes
 
     def matcher(self) -> ProductMatcher:
         """A new matcher, at the start of an output."""

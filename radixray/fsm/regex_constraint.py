@@ -36,6 +36,7 @@ class RegexConstraint:
     Attributes:
         automaton: the DFA over bytes.
         vocabulary: whose ids the masks are over.
+        nbytes: of the automaton.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class RegexConstraint:
             ConstraintError: no sequence of the vocabulary's tokens spells a member.
         """
         self.automaton = automaton
+        self.nbytes = automaton.transitions.nbytes
         self.vocabulary = vocabulary
         self._live = spellable_states(automaton, vocabulary)
         if not self._live[START]:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from radixray.errors import ConstraintError
 from radixray.fsm.schema_numbers import split_bounds
+from radixray.fsm.schema_one_of import are_disjoint
 from radixray.fsm.schema_patterns import check_pattern
 from radixray.fsm.schema_sanity import check_depth, check_recursion, check_well_formed, pointer_to
 from radixray.json_schemas import json_schema_of
@@ -23,8 +24,15 @@ __all__ = ["MAX_ENUM_VALUES", "json_schema_of", "schema_grammar"]
 MAX_ENUM_VALUES = 10_000
 """Most values of one `enum`."""
 
-FLEXIBLE_WHITESPACE = r"(?: |\n {0,40}|\n\t{0,20})?"
-"""At most a space, or a line break and an indentation. Never unbounded: a model may not stop."""
+LIFTED_LEVEL = 24
+"""Schemas this deep in others are lifted out of them: llguidance reads 128 levels of JSON."""
+
+WHITESPACE: dict[str, dict[str, Any]] = {
+    "spaced": {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"},
+    "compact": {"whitespace_flexible": False},
+    "flexible": {"whitespace_pattern": r"(?: |\n {0,40}|\n\t{0,20})?"},
+}
+"""See `protocol.Constraint`. Bounded in all: where it is not, a model may never stop."""
 
 ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly",
@@ -54,7 +62,7 @@ def schema_grammar(text: str, whitespace: str) -> str:
 
     Args:
         text: JSON.
-        whitespace: ``compact`` or ``flexible``, see `protocol.Constraint`.
+        whitespace: a key of WHITESPACE.
 
     Raises:
         ConstraintError: not JSON, not a schema, a keyword that cannot be enforced, a reference that
@@ -80,10 +88,7 @@ def schema_grammar(text: str, whitespace: str) -> str:
         "json_allowed_escapes": 'bfnrt\\"' if translator.open_objects else 'bfnrt\\"u',
         "json_allow_general_unicode_escapes": not translator.open_objects,
     }
-    if whitespace == "compact":
-        options["whitespace_flexible"] = False
-    else:
-        options["whitespace_pattern"] = FLEXIBLE_WHITESPACE
+    options |= WHITESPACE[whitespace]
     whole = {**({} if plain is True else plain), "$defs": definitions, "x-guidance": options}
     try:
         return "start: %json " + json.dumps(whole, allow_nan=False)
@@ -102,6 +107,7 @@ class _Translator:
         self._root = root
         self._dialect = root.get("$schema", "") if isinstance(root, dict) else ""
         self._names: dict[str, str] = {}  # pointer of a target -> its name
+        self._one_of: list[tuple[Schema, str]] = []  # schemas with oneOf, and where they are
         self.open_objects = False
 
     def definitions(self) -> Schema:
@@ -113,16 +119,26 @@ class _Translator:
                     schema = _resolve(self._root, target)
                     check_well_formed(schema, target)
                     done[name] = self.translate(schema, target)
+        for plain, at in self._one_of:
+            branches = plain.pop("oneOf")
+            if not are_disjoint(branches, done):
+                raise _refusal(
+                    "oneOf can be enforced only where no value is valid in two branches, which is "
+                    f"not plain here: use anyOf, at {at}/oneOf"
+                )
+            plain["allOf"] = [*plain.get("allOf", []), {"anyOf": branches}]
         return done
 
     def origins(self) -> dict[str, str]:
         """For each name of `definitions` the pointer it stands for."""
         return {name: target for target, name in self._names.items()}
 
-    def translate(self, schema: Any, at: str) -> Any:
+    def translate(self, schema: Any, at: str, level: int = 0) -> Any:
         """The plain form of the schema at pointer `at`; that of a boolean is itself."""
         if not isinstance(schema, dict):
             return schema
+        if level == LIFTED_LEVEL:
+            return {"$ref": self._name(at)}
         plain: Schema = {}
         value: Any  # of the type the keyword demands: the schema is well formed
         for keyword, value in schema.items():
@@ -133,17 +149,20 @@ class _Translator:
                 plain[keyword] = self._reference(schema, value, here)
             elif keyword in SUBSCHEMA_LISTS:
                 plain[keyword] = [
-                    self.translate(part, f"{here}/{index}") for index, part in enumerate(value)
+                    self.translate(part, f"{here}/{index}", level + 1)
+                    for index, part in enumerate(value)
                 ]
             elif keyword in SUBSCHEMA_MAPS:
                 plain[keyword] = {
-                    name: self.translate(part, f"{here}/{pointer_to(name)}")
+                    name: self.translate(part, f"{here}/{pointer_to(name)}", level + 1)
                     for name, part in value.items()
                 }
             elif keyword in SUBSCHEMA and not isinstance(value, list):
-                plain[keyword] = self.translate(value, here)
+                plain[keyword] = self.translate(value, here, level + 1)
             elif not _says_nothing(keyword, value, at):
                 raise _refusal(f"keyword {keyword!r} cannot be enforced, at {here}")
+        if "oneOf" in plain:
+            self._one_of.append((plain, at))
         _check_values(plain, at)
         self._check_object(plain, at)
         return split_bounds(plain)
@@ -163,8 +182,11 @@ class _Translator:
             )
         if _resolve(self._root, target) is _MISSING:
             raise _refusal(f"$ref {value!r:.200} leads nowhere, at {at}")
-        name = self._names.setdefault(target, f"d{len(self._names)}")
-        return f"#/$defs/{name}"
+        return self._name(target)
+
+    def _name(self, target: str) -> str:
+        """The reference to what is at a pointer."""
+        return "#/$defs/" + self._names.setdefault(target, f"d{len(self._names)}")
 
     def _check_object(self, plain: Schema, at: str) -> None:
         declared = plain.keys() & {"properties", "patternProperties", "required"}

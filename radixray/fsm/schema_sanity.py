@@ -151,7 +151,7 @@ def _in_place(schema: Any) -> set[str]:
     if not isinstance(schema, dict):
         return set()
     found = {_target(schema)} if "$ref" in schema else set()
-    for keyword in ("anyOf", "oneOf", "allOf"):
+    for keyword in ("anyOf", "allOf"):
         for part in schema.get(keyword, []):
             found |= _in_place(part)
     return found
@@ -165,9 +165,8 @@ def _is_finite(schema: Any, finite: set[str]) -> bool:
         return False
     if not all(_is_finite(part, finite) for part in schema.get("allOf", [])):
         return False
-    for keyword in ("anyOf", "oneOf"):
-        if keyword in schema and not any(_is_finite(part, finite) for part in schema[keyword]):
-            return False
+    if "anyOf" in schema and not any(_is_finite(part, finite) for part in schema["anyOf"]):
+        return False
     types = schema.get("type")
     if types is None or not ({types} if isinstance(types, str) else set(types)) <= {
         "object",

@@ -25,6 +25,7 @@ class StartAfter:
             marker_automaton(marker.encode()), vocabulary, param="start_after"
         )
         self._constraint = constraint
+        self.nbytes = self._marker.nbytes + constraint.nbytes
 
     def matcher(self) -> StartAfterMatcher:
         """A new matcher, at the start of an output."""

@@ -74,7 +74,7 @@ class ModelActor:
 
         from radixray.engine.build import build_engine
         from radixray.engine.thread import EngineThread
-        from radixray.fsm.compiler import ConstraintCompiler
+        from radixray.fsm.bounded import BoundedCompiler
         from radixray.fsm.vocabulary import TokenVocabulary
         from radixray.models.resolve import resolve_model
         from radixray.tokenizer.tokenizer import read_tokenizer_files
@@ -83,7 +83,7 @@ class ModelActor:
         engine = build_engine(config)
         self._info = engine.info
         self._tokenizer_files = read_tokenizer_files(resolve_model(config.model))
-        self._compiler = ConstraintCompiler(
+        self._compiler = BoundedCompiler(
             TokenVocabulary(
                 engine.tokenizer.token_bytes,
                 engine.info.eos_token_ids,
@@ -233,8 +233,7 @@ class ModelActor:
     async def _submit_constrained(self, request: GenerateRequest) -> None:
         assert request.constraint is not None
         try:
-            # In a thread: compiling may take long and must hold up neither loop nor engine.
-            compiled = await asyncio.to_thread(self._compiler.compile, request.constraint)
+            compiled = await self._compiler.compile_async(request.constraint)
         except RadixRayError as error:
             self._refuse(request, error)
             return

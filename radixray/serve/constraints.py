@@ -69,7 +69,8 @@ def constraint_of(body: ConstrainedBody) -> tuple[Constraint | None, dict[str, s
     try:
         if kind == "json_schema":
             spec = json_schema_of(spec)  # it may come as JSON or as JSON text
-        return Constraint(**{kind: spec}), {kind: name}
+        fields: dict[str, Any] = {kind: spec}
+        return Constraint(**fields), {kind: name}
     except InvalidRequestError as error:
         error.param = name
         raise

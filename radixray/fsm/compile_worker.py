@@ -16,11 +16,12 @@ from typing import IO
 import msgspec
 import numpy as np
 
+from radixray.constraint import Constraint
 from radixray.errors import GrammarTooComplexError, RadixRayError
 from radixray.fsm.byte_automaton import ByteAutomaton
 from radixray.fsm.compiler import finish, prepare
 from radixray.fsm.vocabulary import TokenVocabulary
-from radixray.protocol import Constraint, ErrorInfo
+from radixray.protocol import ErrorInfo
 
 
 class Setup(msgspec.Struct):

@@ -14,6 +14,7 @@ from fsm_vocabularies import byte_vocabulary
 from typer.testing import CliRunner
 
 from radixray.cli import app
+from radixray.constraint import MAX_GRAMMAR_LENGTH, Constraint
 from radixray.errors import ConstraintError, GrammarTooComplexError
 from radixray.fsm import accepts
 from radixray.fsm.choices import choices_automaton
@@ -21,7 +22,7 @@ from radixray.fsm.compiler import compile_constraint
 from radixray.fsm.explain import explain, table_of, why_not
 from radixray.fsm.strings import byte_matcher
 from radixray.fsm.vocabulary import TokenVocabulary
-from radixray.protocol import MAX_GRAMMAR_LENGTH, Constraint, ErrorInfo
+from radixray.protocol import ErrorInfo
 
 
 @pytest.mark.parametrize(

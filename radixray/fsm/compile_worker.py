@@ -106,6 +106,7 @@ def main() -> None:
     vocabulary = TokenVocabulary(setup.token_bytes, setup.eos_token_ids, setup.vocab_size)
     # What comes later for the first grammar must not count against it.
     finish(Constraint(lark='start: "a"'), 'start: "a"', vocabulary)
+    prepare(Constraint(regex=r"(?i)\w\d\s"))  # the big classes are made once
     limit = _address_space() + setup.memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     write_frame(sys.stdout.buffer, b"ready")

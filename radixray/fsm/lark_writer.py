@@ -58,9 +58,26 @@ class _Lowering:
                 # In any order, so all regular ones can be one.
                 ordered = sorted(options, key=lambda option: self._written_out(option) is None)
                 return Choice(tuple(self._grouped(ordered, Choice, node is None)))
+            case Repeat(Choice(options), 0, None) if node is None:
+                return self._loop(options)
             case Repeat(body, low, high):
                 return Repeat(self.lower(body), low, high)
         return part
+
+    def _loop(self, options: Iterable[Any]) -> Any:
+        """Any number of `options`: with R the regular ones, (R | E)* as R* (E R*)*.
+
+        So a run of R is one terminal; in a loop of its own it would clash with the next one.
+        """
+        by_kind: dict[bool, list[Any]] = {True: [], False: []}
+        for option in options:
+            by_kind[self._written_out(option) is not None].append(option)
+        regular, other = by_kind[True], Choice(tuple(by_kind[False]))
+        if not regular:
+            return Repeat(self.lower(other), 0, None)
+        run = Repeat(Choice(tuple(map(self._written_out, regular))), 0, None)  # pyright: ignore[reportArgumentType]
+        rest = Concat((self.lower(other), self.lower(run)))
+        return Concat((self.lower(run), Repeat(rest, 0, None)))
 
     def _grouped(self, parts: Iterable[Any], kind: Any, group: bool) -> Iterator[Any]:
         """The lowered parts; with `group`, neighbours that are regular become one terminal."""

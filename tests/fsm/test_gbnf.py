@@ -188,6 +188,24 @@ def test_tokens_allowed_are_those_of_some_member(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        'root ::= (tag | [ab]+)*\ntag ::= "<" root ">"',
+        'root ::= ([ab] | tag | "a")*\ntag ::= "<" root ">"',
+        'root ::= (tag | "ab"? | "a" | tag | "b"+)* [ab]{0,2}\ntag ::= "<" (root) ">"',
+    ],
+)
+def test_text_among_recursion(text: str) -> None:
+    constraint = Constraint(ebnf=text)
+    for word in ("".join(c) for n in range(6) for c in itertools.product("a<b>", repeat=n)):
+        depths = list(itertools.accumulate({"<": 1, ">": -1}.get(c, 0) for c in word))
+        viable = min(depths, default=0) >= 0
+        assert prefix_ok(constraint, word) == viable, word
+        if viable:
+            assert accepts(constraint, word) == (not depths or depths[-1] == 0), word
+
+
+@pytest.mark.parametrize(
     ("lark", "reason"),
     [("start: foo", "foo"), ("start: /a(/", "regex"), ("", "start"), ('start: "a', "1")],
 )

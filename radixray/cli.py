@@ -97,8 +97,8 @@ def explain(
     """Follow a text through a constraint: what could come, what is forced, what is refused."""
     import msgspec
 
+    from radixray.constraint import Constraint
     from radixray.fsm.explain import explain as explain_text
-    from radixray.protocol import Constraint
 
     explanation = explain_text(
         Constraint(

@@ -1,7 +1,7 @@
 """Constrained decoding: what a request's output must match, as token masks and forced bytes.
 
     strings         is this text a member, or the beginning of one?
-    compiler        `protocol.Constraint`   -> a cached compiled constraint
+    compiler        `constraint.Constraint`   -> a cached compiled constraint
     bounded         the same, in a child process with limits
     explain         a text, step by step: what was allowed, what was forced, what went wrong
     jump            forced bytes            -> tokens that nothing which follows can change
@@ -35,12 +35,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from radixray.constraint import Constraint
     from radixray.fsm.compiler import compile_constraint
     from radixray.fsm.strings import accepts, prefix_ok
-    from radixray.protocol import Constraint
 
 _HOMES = {
-    "Constraint": "radixray.protocol",
+    "Constraint": "radixray.constraint",
     "accepts": "radixray.fsm.strings",
     "compile_constraint": "radixray.fsm.compiler",
     "prefix_ok": "radixray.fsm.strings",

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from radixray.constraint import Constraint
 from radixray.errors import AbortedError, GrammarTooComplexError, RadixRayError
 from radixray.fsm.byte_automaton import ByteAutomaton
 from radixray.fsm.compile_worker import Prepared, Setup, read_frame, write_frame
 from radixray.fsm.compiler import MAX_CONSTRAINTS, ConstraintCompiler, finish, prepare
 from radixray.fsm.matcher import CompiledConstraint
 from radixray.fsm.vocabulary import TokenVocabulary
-from radixray.protocol import Constraint
 
 RECYCLE_AFTER = 500
 """Constraints one child prepares: what a library may leak stays bounded."""

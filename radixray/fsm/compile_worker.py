@@ -16,11 +16,12 @@ from typing import IO
 import msgspec
 import numpy as np
 
+from radixray.constraint import Constraint
 from radixray.errors import GrammarTooComplexError, RadixRayError
 from radixray.fsm.byte_automaton import ByteAutomaton
 from radixray.fsm.compiler import finish, prepare
 from radixray.fsm.vocabulary import TokenVocabulary
-from radixray.protocol import Constraint, ErrorInfo
+from radixray.protocol import ErrorInfo
 
 
 class Setup(msgspec.Struct):
@@ -105,6 +106,7 @@ def main() -> None:
     vocabulary = TokenVocabulary(setup.token_bytes, setup.eos_token_ids, setup.vocab_size)
     # What comes later for the first grammar must not count against it.
     finish(Constraint(lark='start: "a"'), 'start: "a"', vocabulary)
+    prepare(Constraint(regex=r"(?i)\w\d\s"))  # the big classes are made once
     limit = _address_space() + setup.memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     write_frame(sys.stdout.buffer, b"ready")

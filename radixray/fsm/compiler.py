@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from threading import Lock
 
+from radixray.constraint import Constraint
 from radixray.fsm.byte_automaton import ByteAutomaton
 from radixray.fsm.choices import choices_automaton
 from radixray.fsm.gbnf_lowering import read_gbnf
@@ -15,7 +16,6 @@ from radixray.fsm.regex_constraint import RegexConstraint, regex_automaton
 from radixray.fsm.schema import schema_grammar
 from radixray.fsm.start_after import StartAfter
 from radixray.fsm.vocabulary import TokenVocabulary
-from radixray.protocol import Constraint
 
 MAX_CONSTRAINTS = 64
 """Default number of compiled constraints a compiler keeps."""

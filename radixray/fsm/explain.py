@@ -9,11 +9,11 @@ from itertools import groupby
 
 import msgspec
 
+from radixray.constraint import Constraint
 from radixray.fsm.matcher import Matcher, TraceStep
 from radixray.fsm.strings import byte_matcher
 from radixray.fsm.utf8 import whole_characters
 from radixray.fsm.vocabulary import TokenVocabulary
-from radixray.protocol import Constraint
 
 _LEADS = ((0xC2, 0xDF, 2), (0xE0, 0xEF, 3), (0xF0, 0xF4, 4))
 

@@ -17,7 +17,7 @@ from radixray.errors import ConstraintError
 from radixray.fsm.char_classes import any_char, complement
 from radixray.fsm.regex_parser import EMPTY, Chars, Choice, Concat, Node, Repeat
 
-MAX_GROUPS = 100
+MAX_GROUPS = 40
 """Deepest nesting of parentheses."""
 
 MAX_COUNT = 20_000

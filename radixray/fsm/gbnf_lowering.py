@@ -13,8 +13,14 @@ from radixray.fsm.lark_writer import lark_of
 from radixray.fsm.nfa import build_nfa
 from radixray.fsm.regex_parser import Chars, Choice, Concat, Node, Repeat
 
-MAX_INLINED = 20_000
-"""Most characters and operators of a rule written out; bigger rules stay rules."""
+MAX_AUTOMATON = 20_000
+"""Most characters and operators of a grammar written out as one regular expression."""
+
+AUTOMATON_LEVELS = 100
+"""Deepest nesting of it."""
+
+MAX_TERMINAL, TERMINAL_LEVELS = 1_000, 16
+"""The same for a rule of a grammar that goes to llguidance; those beyond stay rules."""
 
 
 def read_gbnf(text: str) -> ByteAutomaton | str:
@@ -25,24 +31,41 @@ def read_gbnf(text: str) -> ByteAutomaton | str:
     """
     rules = read_rules(text)
     _check_productive(rules)
-    regular = regular_rules(rules)
+    regular = regular_rules(rules, MAX_AUTOMATON, AUTOMATON_LEVELS)
     if "root" in regular:
         try:
             return determinise(build_nfa(regular["root"]))
         except GrammarTooComplexError:
-            del regular["root"]  # llguidance builds no automaton in advance
-    return lark_of(rules, regular)
+            pass  # llguidance builds no automaton in advance
+    return lark_of(rules, regular_rules(rules, MAX_TERMINAL, TERMINAL_LEVELS))
 
 
-def regular_rules(rules: Rules) -> dict[str, Node]:
-    """The rules that come to an end in themselves, written out without references."""
+def regular_rules(rules: Rules, most: int, levels: int) -> dict[str, Node]:
+    """The rules that come to an end in themselves, written out without references.
+
+    Args:
+        most: characters and operators one may take.
+        levels: how deep one may nest.
+    """
     regular: dict[str, Node] = {}
     sizes: dict[str, int] = {}
+    depths: dict[str, int] = {}
+
+    def depth(part: Part) -> int:
+        match part:
+            case Reference(name):
+                return depths[name]
+            case Chars():
+                return 1
+            case Concat(parts) | Choice(parts):
+                return 1 + max(map(depth, parts), default=0)
+            case Repeat(body):
+                return 1 + depth(body)
 
     def size(part: Part) -> int:
         match part:
             case Reference(name):
-                return sizes.get(name, MAX_INLINED + 1)
+                return sizes.get(name, most + 1)
             case Chars():
                 return 1
             case Concat(parts) | Choice(parts):
@@ -66,9 +89,10 @@ def regular_rules(rules: Rules) -> dict[str, Node]:
     while new := {
         name: measured
         for name, part in rules.items()
-        if name not in regular and (measured := size(part)) <= MAX_INLINED
+        if name not in regular and (measured := size(part)) <= most and depth(part) <= levels
     }:
         sizes |= new
+        depths |= {name: depth(rules[name]) for name in new}
         for name in new:
             regular[name] = written_out(rules[name])
     return regular

@@ -50,7 +50,7 @@ class GrammarConstraint:
         Args:
             grammar: in llguidance's Lark dialect.
             vocabulary: see the class.
-            param: the field of `protocol.Constraint` that errors are about.
+            param: the field of `constraint.Constraint` that errors are about.
 
         Raises:
             ConstraintError: the grammar is wrong, matches nothing, or the vocabulary cannot even

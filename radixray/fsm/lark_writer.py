@@ -17,6 +17,9 @@ from radixray.fsm.gbnf import Reference, Rules
 from radixray.fsm.regex_parser import EMPTY, Chars, Choice, Concat, Node, Repeat
 from radixray.fsm.terminals import Terminal, clashing, is_nullable, nonempty, regex_of
 
+MAX_ROUNDS = 6
+"""How often terminals are taken apart one level before all are, into characters."""
+
 
 def lark_of(rules: Rules, regular: Mapping[str, Node]) -> str:
     """The Lark grammar of `rules`.
@@ -26,26 +29,27 @@ def lark_of(rules: Rules, regular: Mapping[str, Node]) -> str:
         regular: those that contain no recursion, written out.
     """
     apart: set[Node] = set()
-    while True:
-        writer = _Lowering(regular, apart)
+    lowered: dict[str, Any] = {}
+    for round_ in range(MAX_ROUNDS + 1):
+        writer = _Lowering(regular, apart if round_ < MAX_ROUNDS else None)
         lowered = {name: writer.lower(part) for name, part in rules.items() if name not in regular}
-        clashes = clashing(lowered, "root") - apart
-        if not clashes:
-            return _written(lowered)
+        if round_ == MAX_ROUNDS or not (clashes := clashing(lowered, "root") - apart):
+            break
         apart |= clashes
+    return _written(lowered)
 
 
 class _Lowering:
-    """Replaces regular parts by terminals, except those that must be taken apart."""
+    """Replaces regular parts by terminals, except those that must be taken apart (None: all)."""
 
-    def __init__(self, regular: Mapping[str, Node], apart: set[Node]) -> None:
+    def __init__(self, regular: Mapping[str, Node], apart: set[Node] | None) -> None:
         self._regular = regular
         self._apart = apart
 
     def lower(self, part: Any) -> Any:
         """`part` with terminals and references for leaves."""
         node = self._written_out(part)
-        if node is not None and (node not in self._apart or isinstance(node, Chars)):
+        if node is not None and self._stays_together(node):
             return _terminal(node)
         match part if node is None else node:
             case Concat(parts):
@@ -54,19 +58,41 @@ class _Lowering:
                 # In any order, so all regular ones can be one.
                 ordered = sorted(options, key=lambda option: self._written_out(option) is None)
                 return Choice(tuple(self._grouped(ordered, Choice, node is None)))
+            case Repeat(Choice(options), 0, None) if node is None:
+                return self._loop(options)
             case Repeat(body, low, high):
                 return Repeat(self.lower(body), low, high)
         return part
+
+    def _loop(self, options: Iterable[Any]) -> Any:
+        """Any number of `options`: with R the regular ones, (R | E)* as R* (E R*)*.
+
+        So a run of R is one terminal; in a loop of its own it would clash with the next one.
+        """
+        by_kind: dict[bool, list[Any]] = {True: [], False: []}
+        for option in options:
+            by_kind[self._written_out(option) is not None].append(option)
+        regular, other = by_kind[True], Choice(tuple(by_kind[False]))
+        if not regular:
+            return Repeat(self.lower(other), 0, None)
+        run = Repeat(Choice(tuple(map(self._written_out, regular))), 0, None)  # pyright: ignore[reportArgumentType]
+        rest = Concat((self.lower(other), self.lower(run)))
+        return Concat((self.lower(run), Repeat(rest, 0, None)))
 
     def _grouped(self, parts: Iterable[Any], kind: Any, group: bool) -> Iterator[Any]:
         """The lowered parts; with `group`, neighbours that are regular become one terminal."""
         for is_regular, run in groupby(parts, lambda part: self._written_out(part) is not None):
             members = list(run)
             together = kind(tuple(map(self._written_out, members)))
-            if group and is_regular and len(members) > 1 and together not in self._apart:
+            if group and is_regular and len(members) > 1 and self._stays_together(together):
                 yield _terminal(together)
             else:
                 yield from map(self.lower, members)
+
+    def _stays_together(self, node: Node) -> bool:
+        if isinstance(node, Chars) or self._apart is None:
+            return isinstance(node, Chars)
+        return nonempty(node) not in self._apart  # terminals are never empty
 
     def _written_out(self, part: Any) -> Node | None:
         """`part` without references, or None if it is recursive."""

@@ -52,7 +52,7 @@ class RegexConstraint:
             automaton: the language.
             vocabulary: see the class.
             mask_cache_bytes: bounds the masks kept; the last one asked for is always kept.
-            param: the field of `protocol.Constraint` that errors are about.
+            param: the field of `constraint.Constraint` that errors are about.
 
         Raises:
             ConstraintError: no sequence of the vocabulary's tokens spells a member.

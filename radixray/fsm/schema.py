@@ -32,7 +32,7 @@ WHITESPACE: dict[str, dict[str, Any]] = {
     "compact": {"whitespace_flexible": False},
     "flexible": {"whitespace_pattern": r"(?: |\n {0,40}|\n\t{0,20})?"},
 }
-"""See `protocol.Constraint`. Bounded in all: where it is not, a model may never stop."""
+"""See `constraint.Constraint`. Bounded in all: where it is not, a model may never stop."""
 
 ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
+from radixray.constraint import Constraint
 from radixray.errors import ConstraintError
 from radixray.fsm.compiler import ConstraintCompiler
 from radixray.fsm.matcher import Matcher
 from radixray.fsm.vocabulary import TokenVocabulary
-from radixray.protocol import Constraint
 
 EOS = 256
 """The id after those of the bytes."""

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from radixray.errors import GrammarTooComplexError
 from radixray.fsm.byte_automaton import DEAD, START, ByteAutomaton, determinise
@@ -20,6 +21,10 @@ MAX_TERMINAL_STATES = 2_000
 
 MAX_PAIRS = 200_000
 """Most pairs of states searched for one clash; beyond that there is taken to be one."""
+
+
+MAX_PLACES = 2_000
+"""Most sets of terminals that are expected together; beyond that all are taken apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +92,11 @@ def clashing(rules: Mapping[str, Any], root: str) -> set[Node]:
     first, and with a byte that may follow there the beginning of a match of the second; they may
     be the same. Where a place has one terminal of a single character, that one is not returned.
     """
-    places = _Places(rules, root)
-    follow = places.follow
-    expected = {frozenset(places.first), *follow.values()}
+    order = _Order(rules, root)
+    follow = order.follow
+    expected = _expected_together(order)
+    if expected is None:
+        return {node for node in follow if not isinstance(node, Chars)}
     pairs = {(a, b) for together in expected for a in together for b in together}
     found: set[Node] = {
         node
@@ -108,26 +115,65 @@ def clashing(rules: Mapping[str, Any], root: str) -> set[Node]:
     return found
 
 
+def _expected_together(order: _Order) -> set[frozenset[Node]] | None:
+    """The sets of terminals that the lexer may be looking for at one place; None if too many.
+
+    A text may be a match of several: then what may follow any of them is looked for next.
+    """
+    places = {order.first}
+    pending = [order.first]
+    while pending:
+        rest = set(pending.pop())
+        while rest:
+            alike, fresh = set[Node](), {rest.pop()}
+            while fresh:
+                alike |= fresh
+                fresh = {node for node in rest if any(_have_common(node, f) for f in fresh)}
+                rest -= fresh
+            place = frozenset[Node]().union(*(order.follow[node] for node in alike))
+            if place not in places:
+                places.add(place)
+                pending.append(place)
+        if len(places) > MAX_PLACES:
+            return None
+    return places
+
+
+@lru_cache(maxsize=4096)
+def _have_common(a: Node, b: Node) -> bool:
+    """Whether some text is a match of both."""
+    return _meet(a, b, None)
+
+
 @lru_cache(maxsize=4096)
 def _clash(a: Node, b: Node, after: bytes) -> bool:
+    """Whether a match of `a`, and one of the bytes after it, can be the beginning of one of `b`."""
+    return _meet(a, b, np.frombuffer(after, dtype=np.bool_))
+
+
+def _meet(a: Node, b: Node, after: NDArray[np.bool_] | None) -> bool:
+    """Whether a text can end in `a` where `b` ends too, or, with `after`, goes on by one of those.
+
+    Args:
+        after: bool [256], or None.
+    """
     first, second = _automaton(a), _automaton(b)
     if first is None or second is None:
         return True
-    follows = np.frombuffer(after, dtype=np.bool_)
-    goes_on = (_leaving(second) & follows).any(axis=1)
+    leaving, other = _leaving(first), _leaving(second)
+    goal = second.accepting if after is None else np.any(other & after, axis=1)
     seen = {(START, START)}
     pending = [(START, START)]
     while pending:
         left, right = pending.pop()
-        if first.accepting[left] and goes_on[right]:
+        if first.accepting[left] and goal[right]:
             return True
-        both = _leaving(first)[left] & _leaving(second)[right]
         steps = {
             (
                 int(first.transitions[left, first.byte_class[byte]]),
                 int(second.transitions[right, second.byte_class[byte]]),
             )
-            for byte in np.flatnonzero(both)
+            for byte in np.flatnonzero(leaving[left] & other[right])
         }
         pending += steps - seen
         seen |= steps
@@ -146,12 +192,12 @@ def _automaton(node: Node) -> ByteAutomaton | None:
     return automaton if len(automaton) <= MAX_TERMINAL_STATES else None
 
 
-def _leaving(automaton: ByteAutomaton) -> Any:
+def _leaving(automaton: ByteAutomaton) -> NDArray[np.bool_]:
     """bool [states, 256]: whether each byte leads on from each state."""
     return (automaton.transitions != DEAD)[:, automaton.byte_class]
 
 
-class _Places:
+class _Order:
     """Which terminals may come first, and after each; by the usual fixpoints.
 
     Attributes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 
@@ -11,10 +12,12 @@ from fsm_vocabularies import byte_vocabulary
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from radixray.fsm import accepts, compile_constraint
 from radixray.fsm.jump import Encode, forced_tokens
 from radixray.fsm.matcher import Matcher
 from radixray.fsm.regex_constraint import RegexConstraint
 from radixray.fsm.vocabulary import TokenVocabulary
+from radixray.protocol import Constraint
 from radixray.tokenizer.tokenizer import Tokenizer
 
 
@@ -89,6 +92,82 @@ def test_the_output_is_what_the_tokenizer_makes_of_its_text(
         ids, jumped = generate(constraint.matcher(), encode, real_vocabulary, rng, text.encode())
         assert ids == tokenizer.encode(text)
         assert any(jumped) or len(ids) < 6
+
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "order_identifier": {"type": "integer"},
+        "order_name": {"type": "string"},
+        "tags": {"type": "array", "items": {"enum": ["red", "reddish", "größe"]}},
+        "population_of_the_city": {"type": ["integer", "null"]},
+    },
+    "required": ["order_identifier", "order_name", "tags", "population_of_the_city"],
+    "additionalProperties": False,
+}
+XML = """root ::= "<list>\\n" item* "</list>\\n"
+item ::= "  <item name=\\"" [a-z]+ "\\">" (item | [0-9]+) "</item>\\n"
+"""
+
+
+@pytest.mark.parametrize(
+    ("constraint", "texts"),
+    [
+        (
+            Constraint(json_schema=PERSON, whitespace=whitespace),
+            [
+                json.dumps(
+                    {
+                        "order_identifier": number,
+                        "order_name": name,
+                        "tags": tags,
+                        "population_of_the_city": population,
+                    },
+                    separators=(",", ":") if whitespace == "compact" else None,
+                    ensure_ascii=False,
+                    indent=2 if whitespace == "flexible" else None,
+                )
+                for number, name, tags, population in [
+                    (12, "a b", ["red", "größe"], None),
+                    (-3, "", [], 2140000),
+                    (0, "naïve 漢", ["reddish"], 7),
+                ]
+            ],
+        )
+        for whitespace in ("spaced", "compact", "flexible")
+    ]
+    + [
+        (
+            Constraint(ebnf=XML),
+            [
+                "<list>\n</list>\n",
+                '<list>\n  <item name="abc">12</item>\n  <item name="x">  <item name="y">3</item>\n'
+                "</item>\n</list>\n",
+            ],
+        ),
+        (
+            Constraint(choices=("Above Average", "Above", "Average", "Below average, by far")),
+            ["Above Average", "Above", "Average", "Below average, by far"],
+        ),
+    ],
+    ids=["json", "compact json", "indented json", "grammar", "choices"],
+)
+def test_grammars_jump_to_canonical_tokens(
+    constraint: Constraint,
+    texts: list[str],
+    tokenizer: Tokenizer,
+    real_vocabulary: TokenVocabulary,
+) -> None:
+    compiled = compile_constraint(constraint, real_vocabulary)
+    rng, share = random.Random(0), []
+    for text in texts:
+        assert accepts(constraint, text)
+        ids, jumped = generate(
+            compiled.matcher(), encoder(tokenizer), real_vocabulary, rng, text.encode()
+        )
+        assert ids == tokenizer.encode(text)
+        share += jumped
+    assert sum(share) > 0.2 * len(share)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_native_attention import DTYPES, RUNNABLE
+from test_exact_attention import DTYPES, RUNNABLE
 
 from radixray.kernels.cpu import native
 from radixray.kernels.cpu.native_ops import NativeOps
+from radixray.kernels.cpu.numba_ops import NumbaOps
 from radixray.kernels.cpu.torch_ops import TorchOps
 from radixray.kernels.ops import Ops
 
 RTOL = {torch.float32: 2e-6, torch.bfloat16: 2**-7}
 
 
-@pytest.fixture(params=["torch", *RUNNABLE], scope="module")
+@pytest.fixture(params=["torch", "numba", *RUNNABLE], scope="module")
 def ops(request: pytest.FixtureRequest) -> Ops:
-    return TorchOps() if request.param == "torch" else NativeOps(native.load(request.param))
+    kinds = {"torch": TorchOps, "numba": NumbaOps}
+    make = kinds.get(request.param)
+    return NativeOps(native.load(request.param)) if make is None else make()
 
 
 def close(got: torch.Tensor, want: torch.Tensor) -> bool:

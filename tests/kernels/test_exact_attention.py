@@ -1,4 +1,4 @@
-"""The native attention: error bounds, every instruction set, the same bits however it is cut."""
+"""The native attention, on every instruction set, and numba's: the same bits however it is cut."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from attention_cases import make_case, naive_attention
 from radixray.kernels.attention import AttentionBackend
 from radixray.kernels.cpu import native
 from radixray.kernels.cpu.native_attention import NativeAttention
+from radixray.kernels.cpu.numba_attention import NumbaAttention
 from radixray.kernels.kv_pool import KVPool
 
 INSTRUCTIONS = ["avx512_bf16", "avx512", "avx2", "plain"]
@@ -23,8 +24,10 @@ BOUND = {torch.float32: 4e-6, torch.bfloat16: 2**-7}
 so is the result."""
 
 
-@pytest.fixture(params=RUNNABLE, scope="module")
+@pytest.fixture(params=["numba", *RUNNABLE], scope="module")
 def backend(request: pytest.FixtureRequest) -> AttentionBackend:
+    if request.param == "numba":
+        return NumbaAttention()
     return NativeAttention(native.load(request.param))
 
 

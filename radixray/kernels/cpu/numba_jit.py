@@ -20,12 +20,19 @@ import numba
 import numpy as np
 import torch
 from numba import prange
+from numba.core import config as _config
 
 from radixray.config import home
 from radixray.kernels.cpu.numba_vectors import call
 
+config: Any = _config
+
 Kernel = Callable[[], int]
 """Compiles a kernel if need be, and returns its address."""
+
+WORD, INT = np.empty(0, np.int64), np.empty(0, np.int32)
+FLOAT, HALF = np.empty(0, np.float32), np.empty(0, np.uint16)
+"""For `numba_vectors.pointer`: of which type the memory is."""
 
 # No fast-math flag: sums must run in the order they are written.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy"}
@@ -65,7 +72,7 @@ def run(kernels: list[Kernel], arguments: np.ndarray, threads: int) -> None:
 
 def most_threads(worth: int) -> int:
     """How many threads `run` should use for work that is worth waking `worth` of them."""
-    return min(worth, torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    return min(worth, torch.get_num_threads(), config.NUMBA_NUM_THREADS)
 
 
 @functools.cache
@@ -83,12 +90,11 @@ def _launch(addresses, arguments, threads):
 @contextmanager
 def _cache_folder() -> Iterator[None]:
     # numba reads its setting when it decorates; others' functions keep theirs.
-    settings: Any = numba.config
-    before, settings.CACHE_DIR = settings.CACHE_DIR, str(home() / "kernels" / _version())
+    before, config.CACHE_DIR = config.CACHE_DIR, str(home() / "kernels" / _version())
     try:
         yield
     finally:
-        settings.CACHE_DIR = before
+        config.CACHE_DIR = before
 
 
 @functools.cache

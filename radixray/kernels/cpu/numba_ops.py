@@ -5,9 +5,18 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from radixray.kernels.cpu.numba_jit import Kernel, inlined, kernel, most_threads, run
+from radixray.kernels.cpu.numba_ir import LANES
+from radixray.kernels.cpu.numba_jit import (
+    FLOAT,
+    HALF,
+    WORD,
+    Kernel,
+    inlined,
+    kernel,
+    most_threads,
+    run,
+)
 from radixray.kernels.cpu.numba_vectors import (
-    LANES,
     add,
     divide,
     exp2,
@@ -27,8 +36,7 @@ from radixray.kernels.cpu.numba_vectors import (
 _WORTH_A_THREAD = 1 << 16
 """Numbers that are worth waking one more thread for."""
 
-_WORD, _DOUBLE = np.empty(0, np.int64), np.empty(0, np.float64)
-_FLOAT, _HALF = np.empty(0, np.float32), np.empty(0, np.uint16)
+_DOUBLE = np.empty(0, np.float64)
 _ZERO, _ONE, _LOG2_E = np.float32(0), np.float32(1), np.float32(1.4426950408889634)
 
 
@@ -51,7 +59,7 @@ def _put(array, at, end, vector):
 @inlined
 def _rms_norm(arguments, like, thread, threads):
     """Words: x, weight, out and delta (or 0), rows, size, and the bits of a float64, eps."""
-    words = pointer(arguments, _WORD)
+    words = pointer(arguments, WORD)
     x, weight, out = pointer(words[0], like), pointer(words[1], like), pointer(words[2], like)
     adds, delta, rows, size = words[3] != 0, pointer(words[3], like), words[4], words[5]
     eps = np.float32(pointer(arguments, _DOUBLE)[6])
@@ -73,7 +81,7 @@ def _rms_norm(arguments, like, thread, threads):
 @inlined
 def _rotate(arguments, like, thread, threads):
     """Words: x, cos, sin, rows, numbers of a row, heads to rotate, and half a head's numbers."""
-    words = pointer(arguments, _WORD)
+    words = pointer(arguments, WORD)
     x, cos, sin = pointer(words[0], like), pointer(words[1], like), pointer(words[2], like)
     rows, row_size, heads, half = words[3], words[4], words[5], words[6]
     for row in range(rows * thread // threads, rows * (thread + 1) // threads):
@@ -92,7 +100,7 @@ def _rotate(arguments, like, thread, threads):
 @inlined
 def _silu_multiply(arguments, like, thread, threads):
     """Words: gate and up, out, rows, size."""
-    words = pointer(arguments, _WORD)
+    words = pointer(arguments, WORD)
     gate_up, out, rows, size = pointer(words[0], like), pointer(words[1], like), words[2], words[3]
     for row in range(rows * thread // threads, rows * (thread + 1) // threads):
         gate, up, to = 2 * row * size, (2 * row + 1) * size, row * size
@@ -107,32 +115,32 @@ def _silu_multiply(arguments, like, thread, threads):
 
 @kernel
 def _rms_norm_floats(arguments, thread, threads):
-    _rms_norm(arguments, _FLOAT, thread, threads)
+    _rms_norm(arguments, FLOAT, thread, threads)
 
 
 @kernel
 def _rms_norm_halves(arguments, thread, threads):
-    _rms_norm(arguments, _HALF, thread, threads)
+    _rms_norm(arguments, HALF, thread, threads)
 
 
 @kernel
 def _rotate_floats(arguments, thread, threads):
-    _rotate(arguments, _FLOAT, thread, threads)
+    _rotate(arguments, FLOAT, thread, threads)
 
 
 @kernel
 def _rotate_halves(arguments, thread, threads):
-    _rotate(arguments, _HALF, thread, threads)
+    _rotate(arguments, HALF, thread, threads)
 
 
 @kernel
 def _silu_multiply_floats(arguments, thread, threads):
-    _silu_multiply(arguments, _FLOAT, thread, threads)
+    _silu_multiply(arguments, FLOAT, thread, threads)
 
 
 @kernel
 def _silu_multiply_halves(arguments, thread, threads):
-    _silu_multiply(arguments, _HALF, thread, threads)
+    _silu_multiply(arguments, HALF, thread, threads)
 
 
 _RMS_NORM = {torch.float32: _rms_norm_floats, torch.bfloat16: _rms_norm_halves}

@@ -100,7 +100,8 @@ class Tile(NamedTuple):
         values: ``[BLOCK, width]``.
         q: ``[rows, width]``.
         weights: ``[ROWS, BLOCK]``: scores, then weights in place.
-        fade: ``[LANES]``: what earlier sums of a group's rows are multiplied with.
+        fade: ``[LANES]``: what earlier sums of a group's rows are multiplied with; also
+            where the last numbers of a key are put for a moment.
         state: ``[rows, 2 + width]``: of the splits so far, merged.
         out: ``[rows, width]``: of this split, like the next two.
         lane_sums: ``[rows, LANES]``.
@@ -165,7 +166,7 @@ def row_width(head_dim: int) -> int:
 
 
 def tile_words(rows: int, width: int) -> int:
-    """32-bit words of a `_tile`."""
+    """32-bit words of a `Tile`."""
     return 2 * width * BLOCK + (ROWS + 1) * BLOCK + LANES + rows * (3 * width + LANES + 4)
 
 

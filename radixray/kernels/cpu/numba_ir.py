@@ -7,19 +7,27 @@ from typing import Any
 
 import llvmlite.binding
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import cgutils, config, types
 
 LANES = 16
 
-_FEATURES = llvmlite.binding.get_host_cpu_features()
-_FUSED = bool(_FEATURES.get("fma")) or platform.machine() not in ("x86_64", "AMD64")
+
+def _has(feature: str) -> bool:
+    """Whether the processor that numba compiles for has it; $NUMBA_CPU_NAME may name another."""
+    settings: Any = config
+    if settings.CPU_NAME or settings.CPU_FEATURES:
+        return f"+{feature}" in (settings.CPU_FEATURES or "").split(",")
+    return bool(llvmlite.binding.get_host_cpu_features().get(feature))
+
+
+_FUSED = _has("fma") or platform.machine() not in ("x86_64", "AMD64")
 """Whether a product and a sum are one instruction. Without it, LLVM would call a function."""
 
-ROWS, PANEL = (6, 4) if _FEATURES.get("avx512f") else (2, 2)
-"""Rows and vectors of the largest `tile` whose sums fit in registers."""
+ROWS, PANEL = (6, 4) if _has("avx512f") else (2, 2)
+"""Rows and vectors of the largest part of a product whose sums fit in registers."""
 
-I32, FLOAT = ir.IntType(32), ir.FloatType()
-FLOATS, WORDS = ir.VectorType(FLOAT, LANES), ir.VectorType(I32, LANES)
+I32 = ir.IntType(32)
+FLOATS, WORDS = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(I32, LANES)
 HALVES = ir.VectorType(ir.IntType(16), LANES)
 
 

@@ -36,7 +36,7 @@ FLOAT, HALF = np.empty(0, np.float32), np.empty(0, np.uint16)
 
 # No fast-math flag: sums must run in the order they are written.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy"}
-_LOCK = threading.Lock()
+_LOCK, _SETTING = threading.Lock(), threading.RLock()
 
 
 def inlined(function: Callable[..., Any]) -> Any:
@@ -90,11 +90,12 @@ def _launch(addresses, arguments, threads):
 @contextmanager
 def _cache_folder() -> Iterator[None]:
     # numba reads its setting when it decorates; others' functions keep theirs.
-    before, config.CACHE_DIR = config.CACHE_DIR, str(home() / "kernels" / _version())
-    try:
-        yield
-    finally:
-        config.CACHE_DIR = before
+    with _SETTING:
+        before, config.CACHE_DIR = config.CACHE_DIR, str(home() / "kernels" / _version())
+        try:
+            yield
+        finally:
+            config.CACHE_DIR = before
 
 
 @functools.cache

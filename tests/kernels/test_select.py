@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -149,3 +151,14 @@ def test_wrong_numba_kernels_are_not_used(monkeypatch: pytest.MonkeyPatch) -> No
     )
     with pytest.raises(KernelsUnavailableError, match=r"results .* wrong"):
         select.numba_kernels()
+
+
+def test_numba_compiles_for_a_processor_with_nothing_special() -> None:
+    code = (
+        "from radixray.kernels.cpu import numba_ir, select; select.numba_kernels(); "
+        "assert not numba_ir._FUSED and numba_ir.ROWS == 2"
+    )
+    features = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "+sse2"}
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("the features of another kind of processor")
+    subprocess.run([sys.executable, "-c", code], env=os.environ | features, check=True, timeout=280)

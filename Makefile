@@ -9,7 +9,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 # The embedded model comes from a wheel; nothing here needs the network once installed.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help install demo test lint format bench bench-parts soak clean
+.PHONY: help install demo test lint format bench bench-parts profile soak clean
 
 help:
 	@echo "make demo     see it work: programs on Ray on a real language model"
@@ -17,6 +17,7 @@ help:
 	@echo "make lint     ruff and pyright"
 	@echo "make bench    measure against transformers in one run"
 	@echo "make bench-parts  the kernels, the radix tree and the schedule policies, each beside another design"
+	@echo "make profile  where the time of a decode step goes: a table and a flame graph"
 	@echo "make soak     long random runs of the cache and the batch loop"
 	@echo "make install  the virtual environment only ($(VENV))"
 
@@ -50,9 +51,11 @@ bench: install
 
 bench-parts: install
 	$(BIN)/python benchmarks/engine.py --quick
-	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/radix_tree.py
 	$(BIN)/python benchmarks/scheduling.py
+
+profile: install
+	$(BIN)/python benchmarks/step.py
 
 soak: install
 	RADIXRAY_SOAK_STEPS=1000000 $(BIN)/python -m pytest tests/cache/test_cache_machine.py --timeout 7200

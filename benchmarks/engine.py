@@ -1,11 +1,13 @@
 """One step of the model, without scheduler or HTTP: decode batches and prefill chunks.
 
-The native and the torch kernels take turns, and the best time of each is shown, as a shared machine
-drifts. Beside them stands the floor of this machine: the longer of reading what the step must read
+The kinds of kernels take turns, and the best time of each is shown, as a shared machine drifts.
+Beside them stands the floor of this machine: the longer of reading what the step must read
 at the measured memory bandwidth, and computing what it must compute at the measured rate of a large
 matrix product.
 
-    python benchmarks/engine.py [--quick]
+    python benchmarks/engine.py [--quick | --growth]
+
+``--growth`` shows how a decode step grows with the context and with the batch.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from radixray.config import DEFAULT_MODEL
-from radixray.kernels.cpu.select import CpuKernels, native_kernels, torch_kernels
+from radixray.kernels.cpu.select import CpuKernels, native_kernels, numba_kernels, torch_kernels
 from radixray.kernels.kv_pool import KVPool
 from radixray.models.batch import ForwardBatch
 from radixray.models.llama import LlamaModel, expected_tensors
@@ -66,6 +68,10 @@ PREFILLS = [
     Case("prefill 512", 1, 512, new=512),
     Case("prefill 512 after 850", 1, 1362, new=512),
     Case("prefill 128 after 850", 1, 978, new=128),
+]
+GROWTH = [
+    *(Case(f"decode 4 x {n:,}", 4, n) for n in (100, 250, 500, 1000, 2000, 4000, 8000)),
+    *(Case(f"decode {n} x 300", n, 300) for n in (1, 2, 4, 8, 16, 32, 64, 128)),
 ]
 QUICK = [DECODES[0], DECODES[4], DECODES[5], PREFILLS[1]]
 
@@ -153,7 +159,7 @@ def measure(dtype: torch.dtype, cases: list[Case], repeats: int, *, scattered: b
     )
     pool.k.normal_()
     pool.v.normal_()
-    kinds = [torch_kernels(), native_kernels()]
+    kinds = [torch_kernels(), numba_kernels(), native_kernels()]
     before = bandwidth(), matmul_rate(dtype)
     steps = [
         step_times(
@@ -168,12 +174,13 @@ def measure(dtype: torch.dtype, cases: list[Case], repeats: int, *, scattered: b
         f"{read_rate / 1e9:.1f} GB/s, products {compute_rate / 1e9:.0f} GFLOP/s; ms a step"
     )
     table.add_column("step")
-    for column in ("torch", "native", "torch / native", "floor", "native / floor", "tokens/s"):
+    columns = *(kind.name for kind in kinds), "torch / native", "floor", "native / floor"
+    for column in (*columns, "tokens/s"):
         table.add_column(column, justify="right")
-    for case, (slow, fast) in zip(cases, steps, strict=True):
-        floor = floor_ms(case, model, read_rate, compute_rate)
+    for case, times in zip(cases, steps, strict=True):
+        floor, fast = floor_ms(case, model, read_rate, compute_rate), times[-1]
         rate = 1e3 * case.batch * case.new / fast
-        numbers = (slow, fast, slow / fast, floor, fast / floor)
+        numbers = *times, times[0] / fast, floor, fast / floor
         table.add_row(case.name, *(f"{x:.1f}" for x in numbers), f"{rate:.0f}")
     return table
 
@@ -182,11 +189,12 @@ def main() -> None:
     """Print a table for each dtype."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="a few cases, in about half a minute")
+    parser.add_argument("--growth", action="store_true", help="longer contexts, larger batches")
     parser.add_argument("--repeats", type=int, default=0, help="steps of each case and kind")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], help="only this one")
     parser.add_argument("--contiguous", action="store_true", help="slots that follow each other")
     options = parser.parse_args()
-    cases = QUICK if options.quick else DECODES + PREFILLS
+    cases = QUICK if options.quick else GROWTH if options.growth else DECODES + PREFILLS
     repeats = options.repeats or (5 if options.quick else 15)
     for name in [options.dtype] if options.dtype else ["bfloat16", "float32"]:
         dtype = getattr(torch, name)

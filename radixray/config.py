@@ -44,7 +44,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         schedule_policy: in which order waiting requests start (`radixray.scheduler.order`).
         eviction_policy: which cached prefixes go first (`radixray.cache.eviction`).
         pin_budget: most pages that pins may hold; None allows a quarter of the pool.
-        cpu_threads: threads for the CPU kernels; None shares the cores among the model actors.
+        cpu_threads: threads for the CPU kernels; None shares the cores of a machine among the model
+            actors on it (`radixray.kernels.cpu.threads`).
         overlap: make text of a step's tokens, and prepare what comes next, while the model
             computes; False does one after the other.
         check_invariants: check the page ledger after every step (slow; for tests).

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -140,13 +139,15 @@ def _start_actors(config: DeploymentConfig) -> str:
     handles.append(
         scheduler_class.options(name=config.scheduler_actor, namespace=NAMESPACE).remote(config)
     )
-    threads = config.engine.cpu_threads or max(1, (os.cpu_count() or 1) // config.model_actors)
+    # They are spread over the machines, and those on one share its cores.
+    machines = sum(node["Alive"] for node in ray.nodes())
+    neighbours = -(-config.model_actors // max(1, machines))
     for index in range(config.model_actors):
         name = config.model_actor(index)
         handles.append(
             model_class.options(
                 name=name, namespace=NAMESPACE, scheduling_strategy="SPREAD"
-            ).remote(name, config.scheduler_actor, config.engine, threads)
+            ).remote(name, config.scheduler_actor, config.engine, neighbours)
         )
     try:
         ray.get([h.describe.remote() for h in handles], timeout=START_TIMEOUT_S)

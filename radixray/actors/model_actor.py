@@ -48,9 +48,12 @@ class ModelActor:
 
     Group ``generate`` (own loop and thread): requests in, Deltas out, one stream a consumer.
     Group ``control``: questions that must be answered while the other loop is busy.
+
+    Args:
+        neighbours: model actors on this machine, itself included, which share its cores.
     """
 
-    def __init__(self, name: str, scheduler: str, config: EngineConfig, cpu_threads: int) -> None:
+    def __init__(self, name: str, scheduler: str, config: EngineConfig, neighbours: int) -> None:
         self._name = name
         self._scheduler = actor_handle(scheduler)
         self._incarnation = uuid.uuid4().hex
@@ -60,14 +63,14 @@ class ModelActor:
         self._background: set[asyncio.Future[Any]] = set()
         self._startup_error: RadixRayError | None = None
         try:
-            self._start_engine(config, cpu_threads)
+            self._start_engine(config, neighbours)
             # The scheduler learns that this incarnation is there, and has an empty cache.
             self._report([], [])
         except RadixRayError as error:
             # Raised by `describe`, typed; an exception here would reach the caller as text.
             self._startup_error = error
 
-    def _start_engine(self, config: EngineConfig, cpu_threads: int) -> None:
+    def _start_engine(self, config: EngineConfig, neighbours: int) -> None:
         # Before torch loads its OpenMP: spinning threads stall each other when cores are shared.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         import torch
@@ -76,10 +79,11 @@ class ModelActor:
         from radixray.engine.thread import EngineThread
         from radixray.fsm.bounded import BoundedCompiler
         from radixray.fsm.vocabulary import TokenVocabulary
+        from radixray.kernels.cpu.threads import default_threads
         from radixray.models.resolve import resolve_model
         from radixray.tokenizer.tokenizer import read_tokenizer_files
 
-        torch.set_num_threads(cpu_threads)
+        torch.set_num_threads(config.cpu_threads or default_threads(neighbours))
         engine = build_engine(config)
         self._info = engine.info
         self._tokenizer_files = read_tokenizer_files(resolve_model(config.model))

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from radixray.protocol import SamplingParams
 
 _MASK64 = (1 << 64) - 1
+_MINUS_INFINITY = np.float32(-np.inf).view(np.int32)
+_ROUNDING = 1e-9
+"""More than the rounding of a sum of probabilities, in any order."""
 
 
 @dataclass(slots=True)
@@ -43,47 +46,91 @@ def sample(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
     Args:
         logits: float32 [rows, vocab]; changed in place where masks or penalties apply.
     """
+    numbers = logits.numpy()
     for index, row in enumerate(rows):
-        _penalise(logits[index], row)
+        if row.params.frequency_penalty or row.params.presence_penalty:
+            _penalise(logits[index], row)
         if row.allowed is not None:
-            logits[index].masked_fill_(torch.from_numpy(~row.allowed), -torch.inf)
-    tokens = torch.argmax(logits, dim=-1).tolist()
+            _mask(numbers[index], row.allowed)
+    # numpy's is ten times as fast as torch's; both take the first of equals.
+    tokens: list[int] = numbers.argmax(-1).tolist()
     for index, row in enumerate(rows):
         if row.params.temperature > 0:
-            tokens[index] = _sample_row(logits[index], row)
+            tokens[index] = _sample_row(numbers[index], numbers[index, tokens[index]], row)
     return tokens
 
 
+def _mask(logits: NDArray[np.float32], allowed: NDArray[np.bool_]) -> None:
+    """Give what is not allowed a logit of minus infinity; on bits, as those need no branches."""
+    keep = -allowed.astype(np.int32)
+    bits = logits.view(np.int32)
+    bits &= keep
+    np.invert(keep, out=keep)
+    keep &= _MINUS_INFINITY
+    bits |= keep
+
+
 def _penalise(logits: torch.Tensor, row: SamplingRow) -> None:
-    frequency, presence = row.params.frequency_penalty, row.params.presence_penalty
-    if (frequency == 0 and presence == 0) or len(row.output_ids) == 0:
+    if len(row.output_ids) == 0:
         return
     ids, counts = np.unique(row.output_ids, return_counts=True)
-    penalty = torch.from_numpy((frequency * counts + presence).astype(np.float32))
+    penalty = row.params.frequency_penalty * counts + row.params.presence_penalty
+    penalty = torch.from_numpy(penalty.astype(np.float32))
     logits.index_add_(0, torch.from_numpy(ids.astype(np.int64)), -penalty)
 
 
-def _sample_row(logits: torch.Tensor, row: SamplingRow) -> int:
+def _sample_row(logits: NDArray[np.float32], largest: np.float32, row: SamplingRow) -> int:
     params = row.params
     # The maximum first, in float64: tiny temperatures must give neither inf - inf nor 0 / 0.
-    scaled = (logits.double() - logits.max()) / params.temperature
-    ids: torch.Tensor | None = None
-    if 0 < params.top_k < scaled.numel():
-        scaled, ids = torch.topk(scaled, params.top_k)
-    probs = torch.softmax(scaled, dim=-1)
+    # numpy, where it is as fast: torch would wake all threads for each of these small arrays.
+    scaled = logits.astype(np.float64)
+    scaled -= np.float64(largest)
+    with np.errstate(over="ignore"):  # to minus infinity, which weighs nothing
+        scaled /= params.temperature
+    ids: NDArray[np.int64] | None = None
+    if 0 < params.top_k < len(scaled):
+        values, found = torch.topk(torch.from_numpy(scaled), params.top_k)
+        scaled, ids = values.numpy(), found.numpy()
+    probs: NDArray[np.float64] = torch.softmax(torch.from_numpy(scaled), dim=-1).numpy()
     if params.top_p < 1:
         if ids is None:
-            probs, ids = torch.sort(probs, descending=True, stable=True)
+            probs, ids = _likeliest(probs, params.top_p)
         # Keep the likeliest tokens until they reach top_p, the one that crosses it included.
-        before = torch.cumsum(probs, dim=0) - probs
-        probs = torch.where(before < params.top_p, probs, 0.0)
+        probs[_cumulative(probs) - probs >= params.top_p] = 0
     if params.min_p > 0:
-        probs = torch.where(probs >= params.min_p * probs.max(), probs, 0.0)
-    cumulative = torch.cumsum(probs, dim=0)
-    threshold = uniform(row.seed, row.position) * float(cumulative[-1])
-    choice = int(torch.searchsorted(cumulative, threshold, right=True))
-    choice = min(choice, int(torch.nonzero(probs)[-1]))
+        probs[probs < params.min_p * probs.max()] = 0
+    cumulative = _cumulative(probs)
+    threshold = uniform(row.seed, row.position) * cumulative[-1]
+    choice = int(np.searchsorted(cumulative, threshold, side="right"))
+    if choice == len(probs):  # rounding: nothing exceeds the threshold
+        choice = int(np.flatnonzero(probs)[-1])
     return choice if ids is None else int(ids[choice])
+
+
+def _cumulative(probs: NDArray[np.float64]) -> NDArray[np.float64]:
+    # numpy's own sum is several times slower; both add one after another.
+    return torch.cumsum(torch.from_numpy(probs), dim=0).numpy()
+
+
+def _likeliest(
+    probs: NDArray[np.float64], top_p: float
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Tokens by falling probability, the first of equals first: as many as reach `top_p` surely.
+
+    Only those above a bound are sorted. What lies below ``(1 - top_p) / vocab`` never matters, as
+    all of it weighs less than ``1 - top_p``; mostly, a multiple of that will do.
+
+    Args:
+        probs: [vocab], which add up to 1.
+    """
+    for times in (512, 64, 8, 1, 0):
+        bound = times * (1 - top_p) / len(probs)
+        ids = np.flatnonzero(probs >= bound)
+        found = probs[ids]
+        if found.sum() > top_p + _ROUNDING:
+            break
+    order = np.argsort(-found, kind="stable")
+    return found[order], ids[order]
 
 
 def uniform(seed: int, position: int) -> float:

@@ -1,6 +1,6 @@
 """Outputs and their log-probabilities, to the last bit, whatever cache, batch and chunks do.
 
-Holds on the native CPU kernels, in float32 and in bfloat16.
+Holds on the native CPU kernels and on numba's, in float32 and in bfloat16.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pytest
 from engine_driver import EngineDriver
 
 from radixray.config import Dtype
+from radixray.kernels.cpu.select import numba_kernels
 from radixray.protocol import Delta, SamplingParams, TokenLogprob
 
 TEXTS = [
@@ -69,9 +70,19 @@ def run(driver: EngineDriver, copies: int = 1, retract_every: int = 0) -> list[B
     return results[: len(TEXTS)]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_every_bit_is_the_same(make_engine: Any, native_kernels: None, dtype: Dtype) -> None:
+@pytest.mark.parametrize(
+    ("kernels", "dtype"), [("native", "float32"), ("native", "bfloat16"), ("numba", "bfloat16")]
+)
+def test_every_bit_is_the_same(
+    make_engine: Any,
+    native_kernels: None,
+    monkeypatch: pytest.MonkeyPatch,
+    kernels: str,
+    dtype: Dtype,
+) -> None:
     driver: EngineDriver = make_engine(dtype=dtype)
+    if kernels == "numba":  # all engines here share the model
+        monkeypatch.setattr(driver.engine._model, "kernels", numba_kernels())
     encode = driver.engine.tokenizer.encode
     alone: list[Bits] = []
     for index, (text, params) in enumerate(zip(TEXTS, PARAMS, strict=True)):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from radixray.engine.sampler import SamplingRow, sample, uniform
+from radixray.engine.sampler import SamplingRow, _likeliest, _mask, sample, uniform
 from radixray.protocol import SamplingParams
 
 VOCAB = 40
@@ -103,6 +103,30 @@ def test_a_row_does_not_depend_on_its_batch() -> None:
     rows = [SamplingRow(params, 5, p, None, np.empty(0, np.int32)) for p in range(64)]
     alone = [sample(torch.from_numpy(LOGITS[None].copy()), [row])[0] for row in rows]
     assert together == alone
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("top_p", [1e-6, 0.5, 0.95, 0.999])
+def test_a_large_vocabulary_is_sorted_only_as_far_as_needed(spread: float, top_p: float) -> None:
+    """The nucleus is that of a full sort, whatever the shape of the distribution, ties included."""
+    logits = np.random.default_rng(1).normal(0, 1, 5000).round(2) * spread
+    probs = torch.softmax(torch.from_numpy(logits), -1).numpy()
+    want = np.argsort(-probs, kind="stable")
+    kept = int((np.cumsum(probs[want]) - probs[want] < top_p).sum())
+    found, ids = _likeliest(probs, top_p)
+    assert len(ids) >= kept
+    assert np.array_equal(ids, want[: len(ids)])
+    assert np.array_equal(found, probs[ids])
+
+
+def test_a_mask_holds_for_every_logit_there_is() -> None:
+    """Not-a-number, infinities and zeros of both signs: kept where allowed, hidden elsewhere."""
+    values = np.array([1.5, -0.0, 0.0, np.nan, np.inf, -np.inf, 1e-40], np.float32)
+    for allowed in (np.arange(7) % 2 == 0, np.arange(7) % 2 == 1):
+        logits = values.copy()
+        _mask(logits, allowed)
+        assert np.array_equal(logits[allowed].view(np.int32), values[allowed].view(np.int32))
+        assert np.isneginf(logits[~allowed]).all()
 
 
 def test_uniform_numbers_are_uniform_and_keyed() -> None:

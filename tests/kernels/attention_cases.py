@@ -61,8 +61,12 @@ def make_case(
     dim: int = 16,
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
+    shared: int = 0,
 ) -> Case:
-    """A step over `sequences` of (query length, context length) with randomly placed slots."""
+    """A step over `sequences` of (query length, context length) with randomly placed slots.
+
+    The first `shared` positions of all lie in the same slots, none of them new.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def randn(*shape: int) -> torch.Tensor:
@@ -74,8 +78,12 @@ def make_case(
     context_slots = np.split(slots, np.cumsum([context for _, context in sequences])[:-1])
     pool = KVPool(2, kv_heads, dim, total + 7, dtype)
     contexts, news = [], []
-    for (length, context), where in zip(sequences, context_slots, strict=True):
+    for index, (length, context) in enumerate(sequences):
         k, v = randn(context, kv_heads, dim), randn(context, kv_heads, dim)
+        where = context_slots[index]
+        if shared and contexts:
+            k[:shared], v[:shared] = contexts[0][0][:shared], contexts[0][1][:shared]
+            where[:shared] = context_slots[0][:shared]
         old = torch.from_numpy(where[: context - length].astype(np.int64))
         pool.k[1][:, old] = k[: context - length].transpose(0, 1)
         pool.v[1][:, old] = v[: context - length].transpose(0, 1)

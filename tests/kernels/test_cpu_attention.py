@@ -8,13 +8,12 @@ import torch
 from attention_cases import SEQUENCES, TOLERANCE, Case, make_case
 
 from radixray.kernels.attention import AttentionBackend
-from radixray.kernels.cpu.select import native_kernels, torch_kernels
+from radixray.kernels.cpu.select import native_kernels, numba_kernels, torch_kernels
 
 
-@pytest.fixture(params=["torch", "native"])
+@pytest.fixture(params=[torch_kernels, numba_kernels, native_kernels], scope="module")
 def backend(request: pytest.FixtureRequest) -> AttentionBackend:
-    kernels = torch_kernels() if request.param == "torch" else native_kernels()
-    return kernels.attention
+    return request.param().attention
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

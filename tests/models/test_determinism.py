@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
 from model_driver import Driver, Tokens
 
+from radixray.kernels.cpu.select import numba_kernels, torch_kernels
+
 LENGTH = 400
 BATCH = 32
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def driver(request: pytest.FixtureRequest, native_kernels: None) -> Driver:
-    driver: Driver = request.getfixturevalue(f"smollm2_{request.param}")
-    assert driver.model.kernels.name == "native"
-    return driver
+@pytest.fixture(scope="module", params=["native-float32", "native-bfloat16", "numba-bfloat16"])
+def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
+    """A model on kernels that promise this."""
+    kind, dtype = request.param.split("-")
+    driver: Driver = request.getfixturevalue(f"smollm2_{dtype}")
+    before = driver.model.kernels
+    if kind == "native":
+        request.getfixturevalue("native_kernels")
+        assert before.name == "native"
+    else:
+        driver.model.kernels = numba_kernels()
+    yield driver
+    driver.model.kernels = before
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +93,6 @@ def test_cached(driver: Driver, tokens: list[int], expected: torch.Tensor) -> No
 
 
 def test_float32_is_close_to_the_torch_kernels(smollm2_float32: Driver, tokens: list[int]) -> None:
-    from radixray.kernels.cpu.select import torch_kernels
-
     model = smollm2_float32.model
     want, kernels = smollm2_float32.logits(tokens), model.kernels
     model.kernels = torch_kernels()

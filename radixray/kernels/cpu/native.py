@@ -40,8 +40,8 @@ _COMPILE_SECONDS = 120
 _DIGEST = hashlib.sha256().digest_size
 
 
-class NativeUnavailableError(Exception):
-    """The native kernels cannot be used here; says why."""
+class KernelsUnavailableError(Exception):
+    """Kernels of a kind cannot be used here; says why."""
 
 
 class Attention(ctypes.Structure):
@@ -82,7 +82,7 @@ def load(chosen: str | None = None) -> ctypes.CDLL:
         chosen: a name in `_INSTRUCTIONS`; by default the best this machine has.
 
     Raises:
-        NativeUnavailableError: there is no compiler, or it fails, or the cache cannot be written.
+        KernelsUnavailableError: there is no compiler, or it fails, or the cache cannot be written.
     """
     chosen = chosen or instructions()
     command = _compiler()
@@ -95,7 +95,7 @@ def load(chosen: str | None = None) -> ctypes.CDLL:
             _compile([*command, *flags], path)
         library = ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError) as error:
-        raise NativeUnavailableError(f"{type(error).__name__}: {error}") from error
+        raise KernelsUnavailableError(f"{type(error).__name__}: {error}") from error
     _declare(library)
     return library
 
@@ -105,14 +105,14 @@ def _compiler() -> list[str]:
     for command in candidates:
         if command and shutil.which(command[0]):
             return command
-    raise NativeUnavailableError("no C compiler: neither $CC nor cc, gcc or clang is on the PATH")
+    raise KernelsUnavailableError("no C compiler: neither $CC nor cc, gcc or clang is on the PATH")
 
 
 def _version(command: list[str]) -> str:
     try:
         done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.SubprocessError) as error:
-        raise NativeUnavailableError(f"{shlex.join(command)} does not run: {error}") from error
+        raise KernelsUnavailableError(f"{shlex.join(command)} does not run: {error}") from error
     return done.stdout
 
 
@@ -129,7 +129,7 @@ def _compile(command: list[str], path: Path) -> None:
         )
         if done.returncode != 0 or not built.is_file():
             complaint = (done.stderr or done.stdout).strip().splitlines()
-            raise NativeUnavailableError(
+            raise KernelsUnavailableError(
                 f"{shlex.join(command)} failed: {complaint[0] if complaint else 'no message'}"
             )
         content = built.read_bytes()

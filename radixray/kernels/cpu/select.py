@@ -1,4 +1,4 @@
-"""Which CPU kernels this process uses: native.c where it works, torch elsewhere."""
+"""Which CPU kernels this process uses: native.c, else numba's, else torch's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from radixray.errors import InvalidRequestError
 from radixray.kernels.attention import AttentionBackend
 from radixray.kernels.cpu import native
 from radixray.kernels.cpu.attention import CpuAttention
-from radixray.kernels.cpu.native import NativeUnavailableError
+from radixray.kernels.cpu.native import KernelsUnavailableError
 from radixray.kernels.cpu.native_attention import NativeAttention
 from radixray.kernels.cpu.native_ops import NativeOps
 from radixray.kernels.cpu.torch_ops import TorchOps
@@ -32,7 +32,7 @@ class CpuKernels:
     """Kernels that belong together; for one model, as they keep buffers.
 
     Attributes:
-        name: "native" or "torch".
+        name: "native", "numba" or "torch".
     """
 
     name: str
@@ -49,7 +49,7 @@ def native_kernels(instructions: str | None = None) -> CpuKernels:
     """The kernels of native.c, checked against the others on a small case.
 
     Raises:
-        NativeUnavailableError: they cannot be had, or they are wrong.
+        KernelsUnavailableError: they cannot be had, or they are wrong.
     """
     library = native.load(instructions)
     kernels = CpuKernels("native", NativeAttention(library), NativeOps(library))
@@ -58,32 +58,60 @@ def native_kernels(instructions: str | None = None) -> CpuKernels:
     return kernels
 
 
+def numba_kernels() -> CpuKernels:
+    """The kernels that numba compiles, checked against torch's on a small case.
+
+    Raises:
+        KernelsUnavailableError: they cannot be had, or they are wrong.
+    """
+    try:
+        # Here, as nobody else needs numba.
+        from radixray.kernels.cpu.numba_attention import NumbaAttention
+        from radixray.kernels.cpu.numba_ops import NumbaOps
+
+        kernels = CpuKernels("numba", NumbaAttention(), NumbaOps())
+        for dtype in (torch.float32, torch.bfloat16):
+            _check(kernels, torch_kernels(), dtype)
+    except KernelsUnavailableError:
+        raise
+    except Exception as error:  # numba and LLVM have many, for processors they do not know
+        raise KernelsUnavailableError(f"{type(error).__name__}: {error}") from error
+    return kernels
+
+
+_KINDS = {"native": native_kernels, "numba": numba_kernels, "torch": torch_kernels}
+"""By name, the fastest first."""
+
+
 def cpu_kernels() -> CpuKernels:
     """New kernels of the kind this process uses.
 
-    `$RADIXRAY_CPU_KERNELS` says which: "native", "torch", or by default whichever works.
+    `$RADIXRAY_CPU_KERNELS` says which: "native", "numba", "torch", or by default the first of them
+    that works.
 
     Raises:
         InvalidRequestError: the variable has another value.
-        NativeUnavailableError: it is "native", and they do not work here.
+        KernelsUnavailableError: the kind it asks for does not work here.
     """
     asked = os.environ.get(VARIABLE, "")
-    if asked not in ("", "native", "torch"):
-        raise InvalidRequestError(f'{VARIABLE} must be "native" or "torch", not {asked!r}')
-    if asked == "native":
-        return native_kernels()
-    return torch_kernels() if asked == "torch" or not _native_works() else native_kernels()
+    if asked and asked not in _KINDS:
+        names = ", ".join(f'"{name}"' for name in _KINDS)
+        raise InvalidRequestError(f"{VARIABLE} must be one of {names}, not {asked!r}")
+    return _KINDS[asked or _first_that_works()]()
 
 
 @functools.cache
-def _native_works() -> bool:
-    try:
-        native_kernels()
-    except NativeUnavailableError as error:
-        log.warning("CPU kernels: torch, as the native ones are unavailable: %s", error)
-        return False
-    log.info("CPU kernels: native (%s)", native.instructions())
-    return True
+def _first_that_works() -> str:
+    for name, make in _KINDS.items():
+        try:
+            make()
+        except KernelsUnavailableError as error:
+            log.warning("the %s CPU kernels are unavailable: %s", name, error)
+            continue
+        detail = f" ({native.instructions()})" if name == "native" else ""
+        log.info("CPU kernels: %s%s", name, detail)
+        return name
+    raise AssertionError("torch's kernels always work")
 
 
 def _check(kernels: CpuKernels, reference: CpuKernels, dtype: torch.dtype) -> None:
@@ -119,4 +147,4 @@ def _check(kernels: CpuKernels, reference: CpuKernels, dtype: torch.dtype) -> No
     with torch.inference_mode():
         for got, want in zip(results(kernels), results(reference), strict=True):
             if not torch.allclose(got.float(), want.float(), rtol=tolerance, atol=tolerance):
-                raise NativeUnavailableError(f"their results in {dtype} are wrong")
+                raise KernelsUnavailableError(f"their results in {dtype} are wrong")

@@ -20,7 +20,11 @@ SHUTDOWN_TIMEOUT_S = 2.0
 
 
 def prepare_http() -> None:
-    """To be called before Ray is started; makes HTTP quicker to start."""
+    """To be called before Ray is started; makes HTTP quicker to start, and to answer."""
+    # Ray's processes inherit it. Serve gives its router a thread and a loop of its own in each
+    # process, to keep it apart from blocking user code, which we have none of. Without them a bare
+    # request costs a third less CPU.
+    os.environ.setdefault("RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP", "0")
     # While Ray starts its processes, this one has nothing else to do.
     threading.Thread(target=_import_serve, name="radixray-import", daemon=True).start()
 

@@ -9,7 +9,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 # The embedded model comes from a wheel; nothing here needs the network once installed.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help install demo test lint format bench bench-serving bench-parts soak clean
+.PHONY: help install demo test lint format bench bench-serving bench-http bench-parts soak clean
 
 help:
 	@echo "make demo     see it work: programs on Ray on a real language model"
@@ -17,6 +17,7 @@ help:
 	@echo "make lint     ruff and pyright"
 	@echo "make bench    measure against transformers in one run"
 	@echo "make bench-serving  six loads over HTTP; PEER='vllm serve {model} --port {port}' adds a peer"
+	@echo "make bench-http  the time to start, and the lag of event loops while chats stream"
 	@echo "make bench-parts  the kernels, the radix tree and the schedule policies, each beside another design"
 	@echo "make soak     long random runs of the cache and the batch loop"
 	@echo "make install  the virtual environment only ($(VENV))"
@@ -55,6 +56,10 @@ ROUNDS ?= 3
 
 bench-serving: install
 	$(BIN)/python benchmarks/serving.py --rounds $(ROUNDS) --peer-command "$(PEER)"
+
+bench-http: install
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/http_lag.py
 
 bench-parts: install
 	$(BIN)/python benchmarks/engine.py --quick

@@ -54,6 +54,17 @@ class Server:
         """Whether it has been started, or never had to be."""
         return bool(self.model)
 
+    @property
+    def pid(self) -> int:
+        """Of the process that was started; leads the session of all its descendants.
+
+        Raises:
+            ServerError: none runs.
+        """
+        if self._process is None:
+            raise ServerError(f"{self.name} does not run")
+        return self._process.pid
+
     async def start(self) -> None:
         """Returns when it is healthy; at once if it is already.
 
@@ -96,7 +107,7 @@ class Server:
             process.send_signal(signal.SIGINT)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
-        for pid in _session_of(process.pid):
+        for pid in pids_of_session(process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         await process.wait()
@@ -107,7 +118,7 @@ class Server:
         """CPU time of its processes so far; 0 for one we have not started."""
         if self._process is None:
             return 0.0
-        return sum(map(_cpu_seconds, _session_of(self._process.pid)))
+        return sum(map(_cpu_seconds, pids_of_session(self._process.pid)))
 
     def rest(self) -> None:
         """What it uses from now on, it uses idly."""
@@ -151,7 +162,8 @@ def stat_of(pid: int) -> list[str]:
         return []
 
 
-def _session_of(leader: int) -> list[int]:
+def pids_of_session(leader: int) -> list[int]:
+    """The processes whose session `leader` leads, or led."""
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
     stats = {pid: stat_of(pid) for pid in pids}
     return [pid for pid, stat in stats.items() if stat and int(stat[3]) == leader]

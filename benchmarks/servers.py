@@ -20,6 +20,9 @@ START_TIMEOUT_S = 600.0
 """A peer may compile before it answers."""
 
 STOP_TIMEOUT_S = 20.0
+MIN_REST_S = 5.0
+"""A shorter time says nothing about what a server takes when idle."""
+
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -130,7 +133,9 @@ class Server:
         if self._resting is not None:
             since, used = self._resting
             self._resting = None
-            self.idle_cores.append((self.cpu_seconds() - used) / (time.perf_counter() - since))
+            seconds = time.perf_counter() - since
+            if seconds > MIN_REST_S:
+                self.idle_cores.append((self.cpu_seconds() - used) / seconds)
 
     def _last_words(self) -> str:
         if self._log is None:

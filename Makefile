@@ -9,13 +9,15 @@ export RAY_USAGE_STATS_ENABLED := 0
 # The embedded model comes from a wheel; nothing here needs the network once installed.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help install demo test lint format bench bench-parts profile soak clean
+.PHONY: help install demo test lint format bench bench-serving bench-http bench-parts profile soak clean
 
 help:
 	@echo "make demo     see it work: programs on Ray on a real language model"
 	@echo "make test     run the tests"
 	@echo "make lint     ruff and pyright"
 	@echo "make bench    measure against transformers in one run"
+	@echo "make bench-serving  six loads over HTTP; PEER='vllm serve {model} --port {port}' adds a peer"
+	@echo "make bench-http  the time to start, and the lag of event loops while chats stream"
 	@echo "make bench-parts  the kernels, the radix tree and the schedule policies, each beside another design"
 	@echo "make profile  where the time of a decode step goes: a table and a flame graph"
 	@echo "make soak     long random runs of the cache and the batch loop"
@@ -48,6 +50,17 @@ format: install
 
 bench: install
 	$(BIN)/python benchmarks/few_shot.py
+
+# E.g. make bench-serving PEER='vllm serve {model} --dtype bfloat16 --port {port}' ROUNDS=3
+PEER ?=
+ROUNDS ?= 3
+
+bench-serving: install
+	$(BIN)/python benchmarks/serving.py --rounds $(ROUNDS) --peer-command "$(PEER)"
+
+bench-http: install
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/http_lag.py
 
 bench-parts: install
 	$(BIN)/python benchmarks/engine.py --quick

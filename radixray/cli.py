@@ -202,6 +202,9 @@ def serve(
     address: Annotated[
         str | None, typer.Option(help="Ray cluster to join; by default a new one here.")
     ] = None,
+    dashboard: Annotated[
+        bool, typer.Option(help="Start Ray's dashboard with a new cluster (slower, bigger).")
+    ] = False,
     name: Annotated[
         str, typer.Option(help="Of the deployment; several can share a Ray cluster.")
     ] = "default",
@@ -231,25 +234,33 @@ def serve(
     if address is None:  # in a cluster that runs elsewhere, or already, the port is Serve's affair
         _check_port(host, port)
     with _interruptible():
-        _serve(config, host, port, api_key or None, address)
+        _serve(config, host, port, api_key or None, address, dashboard)
 
 
 def _serve(
-    config: DeploymentConfig, host: str, port: int, api_key: str | None, address: str | None
+    config: DeploymentConfig,
+    host: str,
+    port: int,
+    api_key: str | None,
+    address: str | None,
+    dashboard: bool,
 ) -> None:
     """Start all, say so, wait to be interrupted; stop what was started, last first."""
     from radixray.actors.deployment import deploy
-    from radixray.serve.deploy import serve_http, stop_http
+    from radixray.serve.deploy import prepare_http, serve_http, stop_http
 
+    prepare_http()
     with ExitStack() as started:
         started.callback(_leave_ray)
         out.print(f"loading {escape(config.engine.model)} ...")
-        deployment = deploy(config, address=address)
+        deployment = deploy(config, address=address, dashboard=dashboard, wait=False)
         _on_terminate()  # Ray has put its own in place
         started.callback(stop_http, config.name)
         # Stopped before HTTP is: that ends open streams with an error event, not in mid-air.
         started.callback(deployment.stop_actors)
+        # The model loads while this starts the processes of HTTP, which mostly wait.
         serve_http(config.name, host, port, api_key)
+        deployment.wait_until_ready()
         url = f"http://{_reachable(host)}:{port}"
         _wait_until_healthy(url)
         out.print(

@@ -148,6 +148,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
             prefixes stay longer where the eviction policy is.
         timeout_s: seconds from its arrival at the engine; then it ends with
             DeadlineExceededError.
+        whole: nobody looks at the output before it is complete: one Delta with all of it will do,
+            which saves a message for each token.
     """
 
     request_id: str
@@ -158,6 +160,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     cache_salt: str = ""
     priority: int = 0
     timeout_s: float | None = None
+    whole: bool = False
 
     def validate(self, info: ModelInfo) -> None:
         """Raises InvalidRequestError or ContextLengthError, naming parameter and limit."""
@@ -304,6 +307,27 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     prompt_logprobs: list[TokenLogprob] | None = None
     choice_logprobs: list[list[float]] | None = None
     error: ErrorInfo | None = None
+
+
+def join_deltas(deltas: list[Delta]) -> Delta:
+    """One Delta in place of several of the same request that follow each other, at least one."""
+    first, last = deltas[0], deltas[-1]
+    if first is last:
+        return last
+    logprobs = [item for delta in deltas for item in delta.logprobs or ()]
+    return Delta(
+        request_id=last.request_id,
+        index=first.index,
+        token_ids=[token for delta in deltas for token in delta.token_ids],
+        text="".join(delta.text for delta in deltas),
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+        usage=last.usage or first.usage,
+        logprobs=logprobs or None,
+        prompt_logprobs=first.prompt_logprobs,
+        choice_logprobs=last.choice_logprobs,
+        error=last.error,
+    )
 
 
 class Completion(msgspec.Struct, kw_only=True):

@@ -98,7 +98,7 @@ def test_options_become_the_configuration(
         cpu_threads=1,
     )
     config = DeploymentConfig(engine=engine, model_actors=2, name="other")
-    assert started == [(config, "127.0.0.1", int(port), "K", "auto")]
+    assert started == [(config, "127.0.0.1", int(port), "K", "auto", False)]
 
 
 def test_defaults_are_the_configuration_s(
@@ -106,7 +106,7 @@ def test_defaults_are_the_configuration_s(
 ) -> None:
     assert run(monkeypatch, "serve", "--port", free_port()) == 0
     assert started[0][0] == DeploymentConfig()
-    assert started[0][3:] == (None, None)
+    assert started[0][3:] == (None, None, False)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 
-from radixray.protocol import Delta
+from radixray.protocol import Delta, join_deltas
 
 
 class Consumer:
@@ -50,6 +50,7 @@ class Consumers:
     def __init__(self) -> None:
         self._consumers: dict[str, Consumer] = {}
         self._owners: dict[str, Consumer] = {}
+        self._held: dict[str, list[Delta]] = {}
 
     def get(self, consumer_id: str) -> Consumer:
         """The consumer of that id, made when new; counts as a sign of life."""
@@ -59,18 +60,25 @@ class Consumers:
         consumer.last_seen = time.monotonic()
         return consumer
 
-    def own(self, consumer_id: str, request_id: str) -> bool:
-        """Deltas of the request go to this consumer from now on; False if it has an owner."""
+    def own(self, consumer_id: str, request_id: str, *, whole: bool = False) -> bool:
+        """Deltas of the request go to this consumer from now on; False if it has an owner.
+
+        Args:
+            whole: they are held until the last, and then go as one.
+        """
         if request_id in self._owners:
             return False
         consumer = self.get(consumer_id)
         consumer.requests.add(request_id)
         self._owners[request_id] = consumer
+        if whole:
+            self._held[request_id] = []
         return True
 
     def disown(self, request_id: str) -> bool:
         """Nobody waits for the request any more; False if nobody did."""
         consumer = self._owners.pop(request_id, None)
+        self._held.pop(request_id, None)
         if consumer is None:
             return False
         consumer.requests.discard(request_id)
@@ -86,9 +94,14 @@ class Consumers:
             consumer = self._owners.get(delta.request_id)
             if consumer is None:
                 continue
-            consumer.put(delta)
+            held = self._held.get(delta.request_id)
+            if held is not None:
+                held.append(delta)
             if delta.finish_reason is not None:
+                consumer.put(delta if held is None else join_deltas(held))
                 self.disown(delta.request_id)
+            elif held is None:
+                consumer.put(delta)
 
     def remove(self, consumer_id: str) -> list[str]:
         """Forgets a consumer; returns its requests, which must be aborted."""
@@ -99,6 +112,7 @@ class Consumers:
         orphans = list(consumer.requests)
         for request_id in orphans:
             self._owners.pop(request_id, None)
+            self._held.pop(request_id, None)
         return orphans
 
     def silent_since(self, horizon: float) -> list[str]:

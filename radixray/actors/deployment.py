@@ -54,6 +54,16 @@ class Deployment:
             self._served = await fetch_served_model(self.config)
         return EngineClient(self.config, *self._served)
 
+    def wait_until_ready(self) -> None:
+        """Returns when every actor has loaded what it needs.
+
+        Raises:
+            DeploymentError: an actor cannot be started, or not in time.
+            ModelNotFoundError, UnsupportedModelError, InvalidRequestError: from loading the model.
+        """
+        if self.owned:
+            _wait_until_ready(_HANDLES[self.config.name])
+
     def shutdown(self) -> None:
         """Stops what this process started; a deployment it only attached to lives on."""
         self.stop_actors()
@@ -66,18 +76,26 @@ class Deployment:
             _stop_actors(self.config)
 
 
-def deploy(config: DeploymentConfig, *, address: str | None = None) -> Deployment:
+def deploy(
+    config: DeploymentConfig,
+    *,
+    address: str | None = None,
+    dashboard: bool = False,
+    wait: bool = True,
+) -> Deployment:
     """Starts the deployment, or attaches to the running one of that name.
 
     Args:
         address: of a Ray cluster; None takes the running one, or starts Ray on this machine.
+        dashboard: whether a Ray that is started here has its dashboard: ten more processes.
+        wait: False returns while the actors still load; `Deployment.wait_until_ready` waits.
 
     Raises:
         DeploymentError: Ray or the actors cannot be started, or a deployment of this name runs
             with another configuration.
         ModelNotFoundError, UnsupportedModelError, InvalidRequestError: from loading the model.
     """
-    started_ray = _ensure_ray(address)
+    started_ray = _ensure_ray(address, dashboard)
     running = _find(config.scheduler_actor)
     if running is not None:
         theirs = _describe(running)
@@ -91,6 +109,8 @@ def deploy(config: DeploymentConfig, *, address: str | None = None) -> Deploymen
     deployment = Deployment(config, True, started_ray)
     try:
         deployment.identity = _start_actors(config)
+        if wait:
+            deployment.wait_until_ready()
     except BaseException:
         deployment.shutdown()
         raise
@@ -111,7 +131,7 @@ def attach(name: str = "default", *, address: str | None = None) -> Deployment:
     return Deployment(_describe(scheduler), False, started_ray, _identity(scheduler))
 
 
-def _ensure_ray(address: str | None) -> bool:
+def _ensure_ray(address: str | None, dashboard: bool = False) -> bool:
     """Connects to Ray; True if this call did it."""
     if ray.is_initialized():
         return False
@@ -123,7 +143,7 @@ def _ensure_ray(address: str | None) -> bool:
                 address=address,
                 namespace=NAMESPACE,
                 logging_level=logging.WARNING,
-                include_dashboard=None if address else True,
+                include_dashboard=None if address else dashboard,
             )
     except Exception as error:  # Ray raises many kinds, plain Exception among them
         raise DeploymentError(f"Ray cannot be reached or started: {error}") from error
@@ -131,7 +151,7 @@ def _ensure_ray(address: str | None) -> bool:
 
 
 def _start_actors(config: DeploymentConfig) -> str:
-    """Starts all actors and waits until they are ready; returns the deployment's identity."""
+    """Starts all actors, and does not wait for them; returns the deployment's identity."""
     # Held for as long as this process lives: the actors end with the one who started them.
     _HANDLES[config.name] = handles = []
     scheduler_class: Any = ray.remote(**scheduler_actor.OPTIONS)(scheduler_actor.SchedulerActor)
@@ -149,6 +169,10 @@ def _start_actors(config: DeploymentConfig) -> str:
                 name=name, namespace=NAMESPACE, scheduling_strategy="SPREAD"
             ).remote(name, config.scheduler_actor, config.engine, neighbours)
         )
+    return _identity(handles[0])
+
+
+def _wait_until_ready(handles: list[Any]) -> None:
     try:
         ray.get([h.describe.remote() for h in handles], timeout=START_TIMEOUT_S)
     except RayTaskError as error:
@@ -160,7 +184,6 @@ def _start_actors(config: DeploymentConfig) -> str:
         ) from error
     except RayError as error:
         raise DeploymentError(f"an actor did not start: {error}") from error
-    return _identity(handles[0])
 
 
 def _identity(scheduler: Any) -> str:

@@ -265,7 +265,8 @@ async def fetch_served_model(config: DeploymentConfig) -> tuple[ModelInfo, Token
         try:
             served = decode_served_model(await actor_handle(name).describe.remote())
         except (RayError, ValueError) as error:
-            cause = error
+            # An error raised by the actor comes wrapped in its whole remote traceback.
+            cause = getattr(error, "cause", None) or error
             continue
         return served.info, Tokenizer(served.tokenizer)
     raise EngineDiedError(f"deployment {config.name!r} cannot be reached: {cause}") from cause

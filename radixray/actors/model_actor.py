@@ -185,7 +185,8 @@ class ModelActor:
         """
         self._adopt_loop()
         for request in map(decode_request, requests):
-            if not self._consumers.own(consumer_id, request.request_id):
+            whole = isinstance(request, GenerateRequest) and request.whole
+            if not self._consumers.own(consumer_id, request.request_id, whole=whole):
                 error = InvalidRequestError(
                     f"request_id {request.request_id!r} is in use", param="request_id"
                 )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
 import logging
 import os
+import threading
 from types import ModuleType
 
 from starlette.types import ASGIApp
@@ -14,6 +17,24 @@ from radixray.errors import DeploymentError
 
 MAX_ONGOING_REQUESTS = 10_000
 SHUTDOWN_TIMEOUT_S = 2.0
+
+
+def prepare_http() -> None:
+    """To be called before Ray is started; makes HTTP quicker to start, and to answer."""
+    # Ray's processes inherit these. Serve gives its router a thread and a loop of its own in each
+    # process, to keep it apart from blocking user code, which we have none of; and it passes
+    # answers from the ingress to the proxy as items of a Ray stream. A bare request costs a third
+    # of the CPU without the one and with gRPC for the other, a piece of a streamed answer half.
+    os.environ.setdefault("RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP", "0")
+    os.environ.setdefault("RAY_SERVE_USE_GRPC_BY_DEFAULT", "1")
+    # While Ray starts its processes, this one has nothing else to do.
+    threading.Thread(target=_import_serve, name="radixray-import", daemon=True).start()
+
+
+def _import_serve() -> None:
+    # If it cannot be imported, `serve_http` says so.
+    with contextlib.suppress(ImportError):
+        importlib.import_module("ray.serve")
 
 
 def serve_http(

@@ -21,10 +21,21 @@ from radixray.protocol import (
 
 SAMPLING = frozenset(field.name for field in msgspec.structs.fields(SamplingParams))
 CONSTRAINTS = frozenset(field.name for field in msgspec.structs.fields(Constraint))
-REQUEST = frozenset({"cache_salt", "priority", "timeout_s"})
+REQUEST = frozenset({"cache_salt", "jump_forward", "priority", "timeout_s"})
 RUN_DEFAULTS = SAMPLING | REQUEST
 """What may be set for a whole run; a generation's own parameters win."""
 
+_TYPES = {
+    "cache_salt": str,
+    "regex": str,
+    "ebnf": str,
+    "lark": str,
+    "choices": (list, tuple),
+    "whitespace": str,
+    "start_after": str,
+    "jump_forward": bool,
+}
+_KINDS_OF_VALUE = {str: "a string", (list, tuple): "a list of strings", bool: "true or false"}
 _LANGUAGE_DEFAULTS = {"max_tokens": 128}
 
 
@@ -49,15 +60,13 @@ def check_parameters(params: Mapping[str, Any], *, constraints: bool = True) -> 
             raise InvalidRequestError(
                 f"unknown parameter {name!r}; known are {', '.join(sorted(known))}", param=name
             )
-    given = sorted(name for name in CONSTRAINTS if params.get(name) is not None)
-    if len(given) > 1:
-        raise InvalidRequestError(
-            f"{' and '.join(given)} are in conflict: give one constraint", param=given[1]
-        )
-    for name in ("cache_salt", "regex"):
+    for name, kind in _TYPES.items():
         value = params.get(name)
-        if value is not None and not isinstance(value, str):
-            raise InvalidRequestError(f"{name} must be a string, not {value!r}", param=name)
+        if value is not None and not isinstance(value, kind):
+            raise InvalidRequestError(
+                f"{name} must be {_KINDS_OF_VALUE[kind]}, not {value!r:.80}", param=name
+            )
+    _constraint(params)
     if params.get("priority") is not None:
         check_int("priority", params["priority"], -MAX_PRIORITY, MAX_PRIORITY)
     if params.get("timeout_s") is not None:
@@ -78,12 +87,24 @@ def resolve(
         run["seed"] = _branch_seed(run["seed"], branch)
     own = {name: value for name, value in params.items() if value is not None}
     merged: dict[str, Any] = _LANGUAGE_DEFAULTS | run | own
-    constraint = {name: merged[name] for name in CONSTRAINTS if name in merged}
     return ResolvedParameters(
         sampling=sampling_from({name: merged[name] for name in SAMPLING if name in merged}),
-        constraint=Constraint(**constraint) if constraint else None,
+        constraint=_constraint(merged),
         request={name: merged[name] for name in REQUEST if name in merged},
     )
+
+
+def _constraint(params: Mapping[str, Any]) -> Constraint | None:
+    """Raises ConstraintError where the parameters make no valid one."""
+    given = {name: params[name] for name in CONSTRAINTS if params.get(name) is not None}
+    if not given:
+        return None
+    if "json_schema" in given:
+        # Without whitespace most of the text is forced, and need not be generated.
+        given.setdefault("whitespace", "compact")
+    constraint = Constraint(**given)
+    constraint.validate()
+    return constraint
 
 
 def _branch_seed(seed: int, branch: tuple[int, ...]) -> int:

@@ -67,9 +67,11 @@ def constraint_of(body: ConstrainedBody) -> tuple[Constraint | None, dict[str, s
     if kind == "grammar":
         kind = "ebnf" if "::=" in spec else "lark"
     try:
-        if kind == "json_schema":
-            spec = json_schema_of(spec)  # it may come as JSON or as JSON text
         fields: dict[str, Any] = {kind: spec}
+        if kind == "json_schema":
+            # It may come as JSON or as JSON text. Answers are written as OpenAI's are, without
+            # whitespace, which leaves most to jump over.
+            fields = {kind: json_schema_of(spec), "whitespace": "compact"}
         return Constraint(**fields), {kind: name}
     except InvalidRequestError as error:
         error.param = name

@@ -22,6 +22,11 @@ TEXT_SCHEMA = '{"type":"object","properties":{"a":{"type":"integer"}},"required"
 GBNF = 'root ::= "a" root | "b"'
 LARK = 'start: "a"+'
 
+
+def compact(schema: str) -> Constraint:
+    return Constraint(json_schema=schema, whitespace="compact")
+
+
 both_routes = pytest.mark.parametrize("route", ROUTES)
 
 
@@ -32,10 +37,10 @@ both_routes = pytest.mark.parametrize("route", ROUTES)
         ({"regex": "a+"}, Constraint(regex="a+")),
         ({"guided_regex": "a+"}, Constraint(regex="a+")),
         ({"structured_outputs": {"regex": "a+"}}, Constraint(regex="a+")),
-        ({"json_schema": TEXT_SCHEMA}, Constraint(json_schema=TEXT_SCHEMA)),
-        ({"guided_json": SCHEMA}, Constraint(json_schema=TEXT_SCHEMA)),
-        ({"guided_json": TEXT_SCHEMA}, Constraint(json_schema=TEXT_SCHEMA)),
-        ({"structured_outputs": {"json": SCHEMA}}, Constraint(json_schema=TEXT_SCHEMA)),
+        ({"json_schema": TEXT_SCHEMA}, compact(TEXT_SCHEMA)),
+        ({"guided_json": SCHEMA}, compact(TEXT_SCHEMA)),
+        ({"guided_json": TEXT_SCHEMA}, compact(TEXT_SCHEMA)),
+        ({"structured_outputs": {"json": SCHEMA}}, compact(TEXT_SCHEMA)),
         ({"guided_choice": ["yes", "no"]}, Constraint(choices=("yes", "no"))),
         ({"structured_outputs": {"choice": ["x"]}}, Constraint(choices=("x",))),
         ({"ebnf": GBNF}, Constraint(ebnf=GBNF)),
@@ -43,7 +48,7 @@ both_routes = pytest.mark.parametrize("route", ROUTES)
         ({"guided_grammar": LARK}, Constraint(lark=LARK)),
         ({"structured_outputs": {"grammar": LARK}}, Constraint(lark=LARK)),
         ({"response_format": {"type": "text"}}, None),
-        ({"response_format": {"type": "json_object"}}, Constraint(json_schema='{"type":"object"}')),
+        ({"response_format": {"type": "json_object"}}, compact('{"type":"object"}')),
         (
             {
                 "response_format": {
@@ -51,7 +56,7 @@ both_routes = pytest.mark.parametrize("route", ROUTES)
                     "json_schema": {"name": "n", "schema": SCHEMA, "strict": True},
                 }
             },
-            Constraint(json_schema=TEXT_SCHEMA),
+            compact(TEXT_SCHEMA),
         ),
     ],
     ids=str,

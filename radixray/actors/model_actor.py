@@ -72,7 +72,8 @@ class ModelActor:
 
     def _start_engine(self, config: EngineConfig, neighbours: int) -> None:
         # Before torch loads its OpenMP: spinning threads stall each other when cores are shared.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        if "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
+            os.environ["GOMP_SPINCOUNT"] = "2000"
         import torch
 
         from radixray.engine.build import build_engine
@@ -83,8 +84,11 @@ class ModelActor:
         from radixray.models.resolve import resolve_model
         from radixray.tokenizer.tokenizer import read_tokenizer_files
 
-        torch.set_num_threads(config.cpu_threads or default_threads(neighbours))
-        engine = build_engine(config)
+        def build() -> Engine:
+            torch.set_num_threads(config.cpu_threads or default_threads(neighbours))
+            return build_engine(config)
+
+        engine = self._engine = EngineThread(build, self._from_engine)
         self._info = engine.info
         self._tokenizer_files = read_tokenizer_files(resolve_model(config.model))
         self._compiler = BoundedCompiler(
@@ -94,7 +98,6 @@ class ModelActor:
                 vocab_size=engine.info.vocab_size,
             )
         )
-        self._engine = EngineThread(engine, self._from_engine)
 
     @ray.method(concurrency_group="control")
     async def describe(self) -> bytes:

@@ -101,9 +101,7 @@ class Engine:
         self._running: dict[str, LiveSequence] = {}
         self._arrivals = itertools.count()
         self._outbox = Outbox()
-        self._computing = (
-            ThreadPoolExecutor(1, thread_name_prefix="radixray-model") if overlap else None
-        )
+        self._beside = ThreadPoolExecutor(1, "radixray-beside") if overlap else None
         self._deadlines = Deadlines()
         self._pace = Pace()
         self._next_check = 0.0
@@ -181,7 +179,8 @@ class Engine:
         all other requests live on.
 
         Args:
-            tell: called once with what there is to tell, as soon as it is known.
+            tell: called once with what there is to tell, as soon as it is known; with overlap in
+                another thread.
 
         Returns:
             What was told.
@@ -189,18 +188,19 @@ class Engine:
         self._end_late_requests()
         self.cache.expire(time.monotonic())
         batch = self._reserve(self._next_batch())
-        if self._computing is None:
+        if self._beside is None:
             self._complete(batch, lambda: self._forward(batch))
             return self._tell(tell)
-        logits = self._computing.submit(self._forward, batch)
-        try:
-            output = self._tell(tell)
-            self._look_ahead(batch)
-        finally:
-            # Whatever happens here, pages may not change hands while the model uses them.
-            wait([logits])
-        self._complete(batch, logits.result)
-        return output
+        told = self._beside.submit(self._meanwhile, batch, tell)
+
+        def logits() -> torch.Tensor:
+            try:
+                return self._forward(batch)
+            finally:
+                wait([told])
+
+        self._complete(batch, logits)
+        return told.result()
 
     def idle(self) -> None:
         """Housekeeping between requests: pins expire, and now and then the ledger is checked."""
@@ -334,6 +334,20 @@ class Engine:
             return torch.empty(0)
         with torch.inference_mode():
             return self._model.forward(flatten(work), self._kv_pool)
+
+    def _meanwhile(
+        self,
+        batch: list[tuple[LiveSequence, int]],
+        tell: Callable[[StepOutput], None] | None,
+    ) -> StepOutput:
+        """In another thread, while the model computes: nothing here may use torch.
+
+        OpenMP keeps a team of threads for each thread that computes in parallel. A second team
+        would make more threads than cores, and all would wait for each other asleep.
+        """
+        output = self._tell(tell)
+        self._look_ahead(batch)
+        return output
 
     def _tell(self, tell: Callable[[StepOutput], None] | None) -> StepOutput:
         output = StepOutput(self._outbox.collect(), self.cache.drain_events())

@@ -27,22 +27,33 @@ log = logging.getLogger("radixray")
 
 
 class EngineThread:
-    """Runs an engine and hands each step's output to `sink`, in the engine's thread.
+    """Builds an engine, runs it, and hands each step's output to `sink`.
+
+    All in one thread, since the threads that help with its computing belong to it.
 
     Args:
-        sink: called once a step; must be quick and must not raise. An event loop passes
-            ``loop.call_soon_threadsafe``.
+        build: makes the engine; what it raises, the constructor raises.
+        sink: called once a step, by one thread at a time; must be quick and must not raise. An
+            event loop passes ``loop.call_soon_threadsafe``.
+
+    Attributes:
+        info, tokenizer: the engine's.
     """
 
-    def __init__(self, engine: Engine, sink: Callable[[StepOutput], None]) -> None:
-        self._engine = engine
+    def __init__(self, build: Callable[[], Engine], sink: Callable[[StepOutput], None]) -> None:
         self._sink = sink
         self._inbox: deque[Callable[[Engine], None]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
         self._heartbeat = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="radixray-engine", daemon=True)
+        built: Future[Engine] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(build, built), name="radixray-engine", daemon=True
+        )
         self._thread.start()
+        self._engine = built.result()
+        self.info = self._engine.info
+        self.tokenizer = self._engine.tokenizer
 
     def submit(self, request: Request, matcher: Matcher | None = None) -> None:
         """Queues a request; a refused one comes back as a Delta with an error."""
@@ -127,8 +138,13 @@ class EngineThread:
             self._inbox.append(item)
             self._wake.notify()
 
-    def _run(self) -> None:
-        engine = self._engine
+    def _run(self, build: Callable[[], Engine], built: Future[Engine]) -> None:
+        try:
+            engine = build()
+        except BaseException as error:
+            built.set_exception(error)
+            return
+        built.set_result(engine)
         while not self._stopping:
             self._heartbeat = time.monotonic()
             with self._wake:

@@ -137,7 +137,7 @@ def test_control_calls_through_the_thread(driver: EngineDriver) -> None:
     driver.one(PROMPT, SHORT)
     driver.engine.step()
     outputs: list[Any] = []
-    thread = EngineThread(driver.engine, outputs.append)
+    thread = EngineThread(lambda: driver.engine, outputs.append)
     try:
         prompt = tokens(PROMPT).tobytes()
         report = thread.pin("ann", NAMESPACE, prompt, 60).result(10)

@@ -94,7 +94,7 @@ def test_requests_that_share_a_prefix_leave_a_sound_ledger(
     driver = hash_driver(tokenizer, page_size=page_size, pool_tokens=192, **settings)
     engine = driver.engine
     outputs: list[StepOutput] = []
-    thread = EngineThread(engine, outputs.append)
+    thread = EngineThread(lambda: engine, outputs.append)
 
     def finished(count: int) -> list[Delta]:
         end = time.monotonic() + 30

@@ -106,7 +106,7 @@ def test_what_never_fits_is_refused_at_once_and_nothing_waits_behind_it(
     """A prompt larger than the pool is an error at once; others run before and after."""
     driver = hash_driver(tokenizer, page_size=page_size, pool_tokens=96, **settings)
     outputs: list[StepOutput] = []
-    thread = EngineThread(driver.engine, outputs.append)
+    thread = EngineThread(lambda: driver.engine, outputs.append)
 
     def last(name: str, within: float) -> Delta:
         end = time.monotonic() + within

@@ -196,6 +196,12 @@ def serve(
     prefix_cache: Annotated[
         bool, typer.Option(help="Whether requests share cached prefixes.")
     ] = _DEFAULTS.prefix_cache,
+    overlap: Annotated[
+        bool, typer.Option(help="Make text and masks while the model computes, not after it.")
+    ] = _DEFAULTS.overlap,
+    enable_fsm_debug: Annotated[
+        bool, typer.Option("--enable-fsm-debug", help="Log how each constrained token came to be.")
+    ] = _DEFAULTS.fsm_debug,
     cpu_threads: Annotated[
         int | None, typer.Option(help="Threads of the CPU kernels, for each model actor.")
     ] = None,
@@ -225,6 +231,8 @@ def serve(
             mem_fraction_static=mem_fraction_static,
             prefix_cache=prefix_cache,
             cpu_threads=cpu_threads,
+            overlap=overlap,
+            fsm_debug=enable_fsm_debug,
         ),
         model_actors=model_actors,
         name=name,

@@ -46,6 +46,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         pin_budget: most pages that pins may hold; None allows a quarter of the pool.
         cpu_threads: threads for the CPU kernels; None shares the cores of a machine among the model
             actors on it (`radixray.kernels.cpu.threads`).
+        fsm_debug: log and report, for every constrained output, how each token came to be: what
+            was allowed, what was forced, and why.
         overlap: make text of a step's tokens, and prepare what comes next, while the model
             computes; False does one after the other.
         check_invariants: check the page ledger after every step (slow; for tests).
@@ -65,6 +67,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     pin_budget: int | None = None
     mem_fraction_static: float | None = None
     cpu_threads: int | None = None
+    fsm_debug: bool = False
     overlap: bool = True
     check_invariants: bool = False
 

@@ -141,3 +141,42 @@ def _pickled(predicate: object) -> bytes:
         raise ConstraintError(
             f"predicate cannot be pickled: {error!r}", param="predicate"
         ) from error
+
+
+class TraceStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One token of a constrained output, for people to read.
+
+    Attributes:
+        step: its index in the output.
+        state: a number for the state in which it was chosen: the automaton's where there is one,
+            else a running number.
+        token: the id taken.
+        text: what it spells, "" for EOS.
+        allowed: number of ids that were allowed.
+        first_allowed: the lowest ten of them.
+        forced: taken because nothing else could come, without asking the model.
+        why: one sentence.
+    """
+
+    step: int
+    state: int
+    token: int
+    text: str = ""
+    allowed: int
+    first_allowed: tuple[int, ...] = ()
+    forced: bool = False
+    why: str = ""
+
+
+class GrammarReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How an output stands to its constraint.
+
+    Attributes:
+        complete: it matches. False where it was cut off in the middle.
+        error: why the constraint could go no further, "" where it did not fail.
+        trace: its tokens, where ``fsm_debug`` asks for them, or it failed.
+    """
+
+    complete: bool
+    error: str = ""
+    trace: list[TraceStep] = []

@@ -52,6 +52,26 @@ class GrammarTooComplexError(ConstraintError):
     """
 
 
+class GrammarError(RadixRayError):
+    """A constraint could go no further in the middle of an output: a predicate failed or took too
+    long, or nothing was allowed any more.
+
+    Attributes:
+        text: the output so far.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, text: str = "") -> None:
+        super().__init__(message, param=param)
+        self.text = text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_grammar_error, (self.message, self.param, self.text))
+
+
+def _rebuild_grammar_error(message: str, param: str | None, text: str) -> GrammarError:
+    return GrammarError(message, param=param, text=text)
+
+
 class TemplateError(InvalidRequestError):
     """The model's chat template is missing, fails, or rewrites earlier messages."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from radixray.checks import check_int, check_number, check_sequence, check_text
-from radixray.constraint import Constraint
+from radixray.constraint import Constraint, GrammarReport
 from radixray.errors import (
     WIRE_ERRORS,
     ContextLengthError,
@@ -141,6 +141,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
         prompt_ids: at least one token id.
         sampling: how to choose tokens.
         constraint: what the output must match, or None.
+        fsm_debug: report each token of a constrained output: what was allowed, what was forced,
+            and why.
         jump_forward: take text that the constraint forces without asking the model. The output
             is in the same language either way; only the tokens that spell it may differ.
         cache_salt: requests share cached prefixes only with requests of the same salt.
@@ -157,6 +159,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     sampling: SamplingParams = SamplingParams()
     constraint: Constraint | None = None
     jump_forward: bool = True
+    fsm_debug: bool = False
     cache_salt: str = ""
     priority: int = 0
     timeout_s: float | None = None
@@ -285,7 +288,8 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
         token_ids: tokens this step added, stop token included.
         text: characters that became certain; never part of a character, never part of a stop
             string.
-        finish_reason: None while it runs; else ``stop``, ``length``, ``abort`` or ``error``.
+        finish_reason: None while it runs; else ``stop``, ``length``, ``abort``, ``error``, or
+            ``grammar_error`` where the constraint could go no further.
         stop_reason: the stop string or token id that ended it, or None.
         usage: on the last delta, and on the first (with what was found in the cache).
         logprobs: of `token_ids`, where the request asks for them.
@@ -293,6 +297,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
             delta, where the request asks for them.
         choice_logprobs: on a ScoreRequest's last delta, natural-log probabilities per choice and
             token.
+        grammar: of a constrained request, on the last delta.
         error: set when finish_reason is ``error``.
     """
 
@@ -306,6 +311,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
     choice_logprobs: list[list[float]] | None = None
+    grammar: GrammarReport | None = None
     error: ErrorInfo | None = None
 
 
@@ -326,6 +332,7 @@ def join_deltas(deltas: list[Delta]) -> Delta:
         logprobs=logprobs or None,
         prompt_logprobs=first.prompt_logprobs,
         choice_logprobs=last.choice_logprobs,
+        grammar=last.grammar,
         error=last.error,
     )
 
@@ -336,8 +343,9 @@ class Completion(msgspec.Struct, kw_only=True):
     Attributes:
         token_ids: all output tokens, stop token included.
         text: the output, without stop token and stop string.
-        finish_reason: ``stop``, ``length`` or ``abort``.
+        finish_reason: ``stop``, ``length``, ``abort`` or ``grammar_error``.
         stop_reason: the stop string or token id that ended it, or None.
+        grammar: of a constrained request.
     """
 
     request_id: str
@@ -346,6 +354,7 @@ class Completion(msgspec.Struct, kw_only=True):
     finish_reason: str
     stop_reason: int | str | None
     usage: Usage
+    grammar: GrammarReport | None = None
 
 
 class ScoreResult(msgspec.Struct, kw_only=True):

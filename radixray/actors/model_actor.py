@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import time
 import uuid
 from collections.abc import AsyncGenerator
@@ -98,6 +99,7 @@ class ModelActor:
                 vocab_size=engine.info.vocab_size,
             )
         )
+        threading.Thread(target=self._compiler.warm_up, daemon=True).start()
 
     @ray.method(concurrency_group="control")
     async def describe(self) -> bytes:

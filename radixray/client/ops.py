@@ -11,7 +11,7 @@ from radixray.client.chat import Transcript
 from radixray.client.op_queue import OpQueue
 from radixray.client.parameters import ResolvedParameters
 from radixray.client.results import Choice, Gen
-from radixray.errors import AbortedError, EngineError
+from radixray.errors import AbortedError, EngineError, GrammarError
 from radixray.protocol import (
     Delta,
     GenerateRequest,
@@ -123,6 +123,8 @@ async def _collect(
         raise EngineError("the output ended without a finish reason")
     if last.finish_reason == "abort":
         raise AbortedError("the request was aborted")
+    if last.finish_reason == "grammar_error" and last.grammar is not None:
+        raise GrammarError(last.grammar.error, text="".join(texts))
     return Gen(
         text="".join(texts),
         token_ids=token_ids,
@@ -132,6 +134,7 @@ async def _collect(
         request_id=request.request_id,
         logprobs=None if request.sampling.logprobs is None else logprobs,
         prompt_logprobs=prompt_logprobs,
+        grammar=last.grammar,
     )
 
 

@@ -21,7 +21,7 @@ from radixray.protocol import (
 
 SAMPLING = frozenset(field.name for field in msgspec.structs.fields(SamplingParams))
 CONSTRAINTS = frozenset(field.name for field in msgspec.structs.fields(Constraint))
-REQUEST = frozenset({"cache_salt", "jump_forward", "priority", "timeout_s"})
+REQUEST = frozenset({"cache_salt", "fsm_debug", "jump_forward", "priority", "timeout_s"})
 RUN_DEFAULTS = SAMPLING | REQUEST
 """What may be set for a whole run; a generation's own parameters win."""
 
@@ -33,6 +33,7 @@ _TYPES = {
     "choices": (list, tuple),
     "whitespace": str,
     "start_after": str,
+    "fsm_debug": bool,
     "jump_forward": bool,
 }
 _KINDS_OF_VALUE = {str: "a string", (list, tuple): "a list of strings", bool: "true or false"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from radixray.constraint import GrammarReport
 from radixray.protocol import TokenLogprob, Usage
 
 
@@ -43,6 +44,8 @@ class Gen(_Text):
         request_id: the engine's request.
         logprobs: of each output token, where ``logprobs`` asked for them.
         prompt_logprobs: of the prompt's tokens, where ``prompt_logprobs_from`` asked for them.
+        grammar: of a constrained output: whether it is complete, and with ``fsm_debug`` how each
+            token came to be.
     """
 
     text: str
@@ -53,6 +56,7 @@ class Gen(_Text):
     request_id: str
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
+    grammar: GrammarReport | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -89,6 +89,7 @@ def build_engine(config: EngineConfig) -> Engine:
         ),
         schedule_policy=config.schedule_policy,
         overlap=config.overlap,
+        fsm_debug=config.fsm_debug,
         check_invariants=config.check_invariants,
     )
 

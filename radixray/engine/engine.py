@@ -84,6 +84,7 @@ class Engine:
         *,
         schedule_policy: SchedulePolicy = "lpm",
         overlap: bool = True,
+        fsm_debug: bool = False,
         check_invariants: bool = False,
     ) -> None:
         self.info = info
@@ -96,6 +97,7 @@ class Engine:
         self._limits = limits
         self._growth = GrowthEstimate()
         self._check_invariants = check_invariants
+        self._fsm_debug = fsm_debug
         self._tasks: dict[str, Task] = {}
         self._waiting = WaitingQueue(schedule_policy)
         self._running: dict[str, LiveSequence] = {}
@@ -146,6 +148,7 @@ class Engine:
                 matcher,
                 seed=random.randint(0, MAX_SEED),
                 arrival=arrival,
+                fsm_debug=self._fsm_debug,
             )
         else:
             task = ScoreTask(request, self.info, arrival=arrival)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from contextlib import suppress
 from copy import copy
@@ -10,17 +11,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from radixray.constraint import GrammarReport, TraceStep
 from radixray.engine.logprobs import PromptLogprobs, token_logprob
 from radixray.engine.output_text import OutputText
 from radixray.engine.sampler import SamplingRow
 from radixray.engine.sequence import LiveSequence
 from radixray.engine.tasks import TaskBase
-from radixray.errors import RadixRayError
+from radixray.errors import ConstraintError, RadixRayError
+from radixray.fsm.explain import table_of
 from radixray.fsm.jump import LOOK_BACK, forced_tokens
 from radixray.fsm.matcher import Matcher
 from radixray.namespaces import namespace_of
 from radixray.protocol import Delta, GenerateRequest, ModelInfo, TokenLogprob
 from radixray.tokenizer.tokenizer import Tokenizer
+
+log = logging.getLogger("radixray")
 
 
 class GenerateTask(TaskBase):
@@ -32,6 +37,7 @@ class GenerateTask(TaskBase):
     Args:
         seed: for sampling, where the request has none.
         matcher: of the request's constraint, or None.
+        fsm_debug: log the trace of a constrained output.
     """
 
     def __init__(
@@ -43,6 +49,7 @@ class GenerateTask(TaskBase):
         *,
         seed: int,
         arrival: int,
+        fsm_debug: bool = False,
     ) -> None:
         super().__init__(request.request_id, len(request.prompt_ids))
         self.max_new = request.max_new_tokens(info)
@@ -60,6 +67,9 @@ class GenerateTask(TaskBase):
         may_stop_within = bool(request.sampling.stop or request.sampling.stop_token_ids)
         self._jumps = request.jump_forward and not (self._scored and may_stop_within)
         self._jumped: deque[int] = deque()
+        self._wants_trace = request.fsm_debug or fsm_debug
+        self._logs_trace = fsm_debug
+        self._grammar_error = ""
         self._stop_ids = set(request.sampling.stop_token_ids)
         # A constrained output is complete at EOS whatever the caller thinks of EOS.
         if not request.sampling.ignore_eos or matcher is not None:
@@ -165,7 +175,16 @@ class GenerateTask(TaskBase):
             usage=usage,
             logprobs=logprobs if self.wants_logprobs and ids else None,
             prompt_logprobs=prompt_logprobs,
+            grammar=self._grammar_report() if self.finished else None,
         )
+
+    def fail(self, error: RadixRayError) -> Delta:
+        if not isinstance(error, ConstraintError):
+            return super().fail(error)
+        # What there is of the output is no fault of the engine, and says where it went wrong.
+        self.finished, self.finish_reason = True, "grammar_error"
+        self._grammar_error = error.message
+        return self.take_delta()
 
     def _jump(self) -> None:
         """Takes the tokens that the constraint forces, without asking the model for them.
@@ -221,6 +240,22 @@ class GenerateTask(TaskBase):
             self._end("stop")
         elif self.usage.completion == self.max_new:
             self._end("length")
+
+    def _grammar_report(self) -> GrammarReport | None:
+        if self._matcher is None:
+            return None
+        trace: list[TraceStep] = []
+        complete = False
+        try:
+            complete = self._matcher.is_accepting()
+            if self._wants_trace or self._grammar_error:
+                trace = self._matcher.trace()
+        except ConstraintError as error:  # the trace asks a broken constraint once more
+            self._grammar_error = self._grammar_error or error.message
+        if self._logs_trace:
+            table = table_of(trace, self._matcher.vocabulary)
+            log.info("%s, constrained:\n%s %s", self.request_id, table, self._grammar_error)
+        return GrammarReport(complete=complete, error=self._grammar_error, trace=trace)
 
     @staticmethod
     def _would_finish(matcher: Matcher, tokens: list[int]) -> bool:

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
+from radixray.constraint import TraceStep
 from radixray.errors import ConstraintError
-from radixray.fsm.matcher import TraceStep
 from radixray.fsm.vocabulary import TokenVocabulary
 
 FIRST_ALLOWED = 10
@@ -127,6 +127,7 @@ class BaseMatcher(ABC):
                     step=step,
                     state=self._state(),
                     token=token_id,
+                    text=self.vocabulary.bytes_of(token_id).decode(errors="backslashreplace"),
                     allowed=len(allowed),
                     first_allowed=tuple(map(int, allowed[:FIRST_ALLOWED])),
                     forced=forced,

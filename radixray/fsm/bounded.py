@@ -25,7 +25,13 @@ from radixray.constraint import Constraint
 from radixray.errors import AbortedError, GrammarTooComplexError, RadixRayError
 from radixray.fsm.byte_automaton import ByteAutomaton
 from radixray.fsm.compile_worker import Prepared, Setup, read_frame, write_frame
-from radixray.fsm.compiler import MAX_CONSTRAINTS, ConstraintCompiler, finish, prepare
+from radixray.fsm.compiler import (
+    MAX_CONSTRAINTS,
+    ConstraintCompiler,
+    compile_constraint,
+    finish,
+    prepare,
+)
 from radixray.fsm.matcher import CompiledConstraint
 from radixray.fsm.vocabulary import TokenVocabulary
 
@@ -35,6 +41,7 @@ RECYCLE_AFTER = 500
 START_S = 60.0
 """Longest a child may take to start, which is not the constraint's fault."""
 
+_TRIFLE = Constraint(json_schema='{"type":"null"}')
 _POLL_S = 0.05
 _CHEAP_CHOICES = 64 * 1024
 _CHEAP_REGEX = 100
@@ -92,10 +99,11 @@ class BoundedCompiler:
         self._child: _Child | None = None
         self._turn = threading.Lock()
 
-    def start(self) -> None:
-        """Starts the child, so that the first constraint need not wait for it."""
+    def warm_up(self) -> None:
+        """Does what the first constraint would wait for: the child, and llguidance's own trie."""
         with self._turn:
             self._ready_child()
+        compile_constraint(_TRIFLE, self._vocabulary)
 
     def close(self) -> None:
         """Ends the child; a later constraint starts another."""
@@ -120,9 +128,20 @@ class BoundedCompiler:
             return known
         constraint.validate()
         if is_cheap(constraint):
-            prepared = prepare(constraint)
-        else:
-            prepared = self._prepare_in_child(constraint, cancelled or threading.Event())
+            return self._keep(constraint, prepare(constraint))
+        cancelled = cancelled or threading.Event()
+        while not self._turn.acquire(timeout=_POLL_S):
+            _check(cancelled)
+        try:
+            # Of a burst with one new constraint, the first compiles it for all.
+            known = self._kept.get(constraint)
+            return known or self._keep(constraint, self._prepare_in_child(constraint, cancelled))
+        finally:
+            self._turn.release()
+
+    def _keep(
+        self, constraint: Constraint, prepared: ByteAutomaton | str | None
+    ) -> CompiledConstraint:
         return self._kept.put(constraint, finish(constraint, prepared, self._vocabulary))
 
     async def compile_async(self, constraint: Constraint) -> CompiledConstraint:
@@ -140,8 +159,6 @@ class BoundedCompiler:
     def _prepare_in_child(
         self, constraint: Constraint, cancelled: threading.Event
     ) -> ByteAutomaton | str | None:
-        while not self._turn.acquire(timeout=_POLL_S):
-            _check(cancelled)
         try:
             child = self._ready_child()
             child.wait_until_ready(cancelled)
@@ -154,8 +171,6 @@ class BoundedCompiler:
                 self._drop_child()
                 self._ready_child()  # warm again for the next one
             raise
-        finally:
-            self._turn.release()
 
     def _ready_child(self) -> _Child:
         if self._child is None or not self._child.is_alive:

@@ -9,8 +9,8 @@ from itertools import groupby
 
 import msgspec
 
-from radixray.constraint import Constraint
-from radixray.fsm.matcher import Matcher, TraceStep
+from radixray.constraint import Constraint, TraceStep
+from radixray.fsm.matcher import Matcher
 from radixray.fsm.strings import byte_matcher
 from radixray.fsm.utf8 import whole_characters
 from radixray.fsm.vocabulary import TokenVocabulary

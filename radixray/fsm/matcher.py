@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from radixray.constraint import TraceStep
 from radixray.fsm.vocabulary import TokenVocabulary
-
-
-class TraceStep(NamedTuple):
-    """One token of a constrained output, for people to read.
-
-    Attributes:
-        step: its index in the output.
-        state: a number for the state in which it was chosen: the automaton's where there is one,
-            else a running number.
-        token: the id taken.
-        allowed: number of ids that were allowed.
-        first_allowed: the lowest ten of them.
-        forced: taken because nothing else could come, without asking the model.
-        why: one sentence.
-    """
-
-    step: int
-    state: int
-    token: int
-    allowed: int
-    first_allowed: tuple[int, ...] = ()
-    forced: bool = False
-    why: str = ""
 
 
 class Matcher(Protocol):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +48,8 @@ class TextState(NamedTuple):
 class TextPredicate:
     """A callable over text as a predicate over bytes.
 
-    In the middle of a character the output is as viable as before it.
+    In the middle of a character the output is as viable as before it, but a token may end there
+    only if some character leads on: else the next token would find no way.
     """
 
     def __init__(self, is_viable: Callable[[str], bool]) -> None:
@@ -74,6 +76,23 @@ class TextPredicate:
     def final(self, state: TextState) -> bool:
         """Wherever a character ends: only viable texts are states."""
         return not state.pending
+
+    def may_pause(self, state: TextState) -> bool:
+        """Whether a token may end here.
+
+        Where one byte of a character is missing, all that can be it are asked about; where more
+        are, one for each next byte. A character that would be viable alone among hundreds may
+        then be reached only by a token that spells all of it.
+        """
+        if not state.pending:
+            return True
+        for byte in range(0x80, 0xC0):
+            data = state.pending + bytes((byte,))
+            # In the middle of what may follow: the same character as the shorter prefix asks about.
+            data += b"\xa0" * (_length(data) - len(data))
+            if _length(data) and self._is_viable(state.text + data.decode()):
+                return True
+        return False
 
 
 class PredicateConstraint:
@@ -134,7 +153,10 @@ class PredicateConstraint:
         known = self._masks.get(state) if _is_hashable(state) else None
         if known is not None:
             return known
-        mask = self.vocabulary.allowed(self._timed_step(), state)
+        may_pause = getattr(self._predicate, "may_pause", None)
+        if may_pause is not None:
+            may_pause = partial(guarded, may_pause)
+        mask = self.vocabulary.allowed(self._timed_step(), state, may_pause)
         mask[self.vocabulary.eos_index] = self.final(state)
         if _is_hashable(state):
             self._masks.put(state, mask)

@@ -111,17 +111,24 @@ class TokenVocabulary:
         states[0] = DEAD  # the root is where tokens that spell nothing sit
         return states[self._nodes]
 
-    def allowed(self, step: Callable[[Any, int], Any], state: Any) -> NDArray[np.bool_]:
+    def allowed(
+        self,
+        step: Callable[[Any, int], Any],
+        state: Any,
+        may_pause: Callable[[Any], bool] | None = None,
+    ) -> NDArray[np.bool_]:
         """bool [vocab_size]: the tokens along which a step function finds a way from `state`.
 
         Args:
             step: (state, byte) -> the next state, or None where there is no way; called once for
                 each prefix of a token that has one.
             state: where to begin.
+            may_pause: whether a token may end in a state; any may, by default.
         """
         states: dict[int, Any] = {0: state}
         alive = np.zeros(len(self._parents), dtype=np.bool_)
         alive[0] = True
+        no_pause: list[int] = []
         for begin, end in self._levels:
             nodes = begin + np.flatnonzero(alive[self._parents[begin:end]])
             if not len(nodes):
@@ -138,7 +145,10 @@ class TokenVocabulary:
                     reached[node] = following
             alive[list(reached)] = True
             states = reached
+            if may_pause is not None:
+                no_pause += [node for node, end in reached.items() if not may_pause(end)]
         alive[0] = False  # the root is where tokens that spell nothing sit
+        alive[no_pause] = False
         return alive[self._nodes]
 
     def _build_trie(self) -> None:

@@ -25,6 +25,7 @@ from radixray.serve.openai_protocol import (
     MaybeUsage,
     Message,
     UsageBody,
+    worth_telling,
 )
 from radixray.serve.parse import parse, read_body
 from radixray.serve.tokenize import encode
@@ -71,7 +72,12 @@ class ChatShape:
     def whole(self, completions: list[Completion], usage: UsageBody) -> ChatResponse:
         job = self._job
         choices = [
-            ChatChoice(i, AssistantMessage(completion.text), completion.finish_reason)
+            ChatChoice(
+                i,
+                AssistantMessage(completion.text),
+                completion.finish_reason,
+                grammar=worth_telling(completion.grammar),
+            )
             for i, completion in enumerate(completions)
         ]
         return ChatResponse(job.id, job.created, job.model, choices, usage)
@@ -84,7 +90,10 @@ class ChatShape:
         if delta.text:
             choices.append(ChatChunkChoice(index, ChatDelta(content=delta.text)))
         if delta.finish_reason is not None:
-            choices.append(ChatChunkChoice(index, ChatDelta(), delta.finish_reason))
+            grammar = worth_telling(delta.grammar)
+            choices.append(
+                ChatChunkChoice(index, ChatDelta(), delta.finish_reason, grammar=grammar)
+            )
         return [self._chunk([choice], self._job.chunk_usage) for choice in choices]
 
     def usage(self, usage: UsageBody) -> ChatChunk:

@@ -18,6 +18,7 @@ from radixray.serve.openai_protocol import (
     CompletionResponse,
     MaybeUsage,
     UsageBody,
+    worth_telling,
 )
 from radixray.serve.parse import parse, read_body
 from radixray.serve.tokenize import encode
@@ -51,7 +52,12 @@ class CompletionShape:
 
     def whole(self, completions: list[Completion], usage: UsageBody) -> CompletionResponse:
         choices = [
-            CompletionChoice(i, completion.text, completion.finish_reason)
+            CompletionChoice(
+                i,
+                completion.text,
+                completion.finish_reason,
+                grammar=worth_telling(completion.grammar),
+            )
             for i, completion in enumerate(completions)
         ]
         return self._response(choices, usage)
@@ -59,7 +65,9 @@ class CompletionShape:
     def pieces(self, index: int, delta: Delta, *, first: bool) -> list[msgspec.Struct]:
         if not (first or delta.text or delta.finish_reason):
             return []
-        choice = CompletionChoice(index, delta.text, delta.finish_reason)
+        choice = CompletionChoice(
+            index, delta.text, delta.finish_reason, grammar=worth_telling(delta.grammar)
+        )
         return [self._response([choice], self._job.chunk_usage)]
 
     def usage(self, usage: UsageBody) -> CompletionResponse:

@@ -20,6 +20,7 @@ from radixray.errors import (
     DeploymentError,
     EngineDiedError,
     EngineError,
+    GrammarTooComplexError,
     InvalidRequestError,
     ModelNotFoundError,
     NotInitializedError,
@@ -46,6 +47,7 @@ class _Rule(NamedTuple):
 # Looked up along the error's class hierarchy: the most derived class wins.
 _RULES: dict[type[Exception], _Rule] = {
     ContextLengthError: _Rule(400, "invalid_request_error", "context_length_exceeded"),
+    GrammarTooComplexError: _Rule(400, "invalid_request_error", "grammar_too_complex"),
     ConstraintError: _Rule(400, "invalid_request_error", "invalid_constraint"),
     InvalidRequestError: _Rule(400, "invalid_request_error", None),
     ModelNotFoundError: _Rule(404, "invalid_request_error", "model_not_found"),

@@ -71,6 +71,7 @@ async def complete(transport: Transport, request: GenerateRequest) -> Completion
         finish_reason=last.finish_reason or "",
         stop_reason=last.stop_reason,
         usage=usage,
+        grammar=last.grammar,
     )
 
 

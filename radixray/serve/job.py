@@ -125,6 +125,7 @@ def make_job(
                 constraint=constraint,
                 cache_salt=body.cache_salt,
                 priority=body.priority,
+                fsm_debug=body.fsm_debug,
                 whole=not body.stream,
             )
             for i in range(body.n)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from radixray.constraint import GrammarReport
 from radixray.protocol import MAX_CHOICES
 from radixray.serve.constraints import ConstrainedBody
 
@@ -47,6 +48,7 @@ class Body(ConstrainedBody, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     stream_options: StreamOptions | None = None
     cache_salt: str = ""
     priority: int = 0
+    fsm_debug: bool = False
 
 
 class CompletionBody(Body, frozen=True, kw_only=True):
@@ -100,14 +102,29 @@ class UsageBody(msgspec.Struct):
 MaybeUsage = UsageBody | None | msgspec.UnsetType
 """Absent, null (a chunk that is not the last), or the counts."""
 
+MaybeGrammar = GrammarReport | msgspec.UnsetType
+"""Only where there is something to say."""
+
+
+def worth_telling(grammar: GrammarReport | None) -> MaybeGrammar:
+    """`grammar`, unless all is well and nobody asked."""
+    if grammar is None or (grammar.complete and not grammar.trace):
+        return msgspec.UNSET
+    return grammar
+
 
 class CompletionChoice(msgspec.Struct):
-    """One choice of a completion, whole or a piece of it."""
+    """One choice of a completion, whole or a piece of it.
+
+    `grammar` is ours: whether a constrained output that was cut off is complete, and with
+    ``fsm_debug`` how each token came to be.
+    """
 
     index: int
     text: str
     finish_reason: str | None
     logprobs: None = None
+    grammar: MaybeGrammar = msgspec.UNSET
 
 
 class CompletionResponse(msgspec.Struct):
@@ -136,6 +153,7 @@ class ChatChoice(msgspec.Struct):
     message: AssistantMessage
     finish_reason: str
     logprobs: None = None
+    grammar: MaybeGrammar = msgspec.UNSET
 
 
 class ChatResponse(msgspec.Struct):
@@ -163,6 +181,7 @@ class ChatChunkChoice(msgspec.Struct):
     delta: ChatDelta
     finish_reason: str | None = None
     logprobs: None = None
+    grammar: MaybeGrammar = msgspec.UNSET
 
 
 class ChatChunk(msgspec.Struct):

@@ -6,6 +6,7 @@ import asyncio
 import re
 from typing import Any
 
+import pydantic
 import pytest
 import ray
 
@@ -147,6 +148,42 @@ async def test_select_takes_the_likeliest(
     assert choice.scores == pytest.approx(means, abs=1e-3)
     assert choice.text == choices[means.index(max(means))]
     await settled()
+
+
+@rr.function
+async def constrained(s: rr.State, **constraint: Any) -> rr.Gen:
+    s += rr.user("Give me an example.")
+    with s.assistant():
+        return await s.gen("example", max_tokens=60, temperature=1, seed=7, **constraint)
+
+
+class Person(pydantic.BaseModel):
+    name: str = pydantic.Field(pattern="^[A-Z][a-z]{1,8}$")
+    age: int = pydantic.Field(ge=0, le=120)
+
+
+async def test_every_kind_of_constraint_holds(runtime: Any, settled: Any) -> None:
+    person = await constrained.run(json_schema=Person)
+    Person.model_validate_json(str(person.value))
+    assert person.usage.jumped >= 5
+    choice = await constrained.run(choices=["yes", "yes, but", "no"])
+    assert str(choice.value) in {"yes", "yes, but", "no"}
+    nested = await constrained.run(ebnf='root ::= "(" root ")" | "x"')
+    assert re.fullmatch(r"\(*x?\)*", str(nested.value))
+    vowels = await constrained.run(predicate=lambda text: set(text) <= set("aeiou"))
+    assert set(str(vowels.value)) <= set("aeiou")
+
+
+async def test_a_constraint_that_fails_raises_its_cause(runtime: Any, settled: Any) -> None:
+    def fails(text: str) -> bool:
+        if len(text) > 3:
+            raise RuntimeError("out of ideas")
+        return text.isalpha() or not text
+
+    with pytest.raises(rr.ProgramError) as caught:
+        await constrained.run(predicate=fails)
+    cause = caught.value.__cause__
+    assert isinstance(cause, rr.GrammarError) and "out of ideas" in str(cause)
 
 
 async def test_regex_holds(runtime: Any, settled: Any) -> None:

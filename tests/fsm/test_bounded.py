@@ -21,7 +21,7 @@ SLOW = Constraint(regex=r"(\w+\s*){30}")  # a second or so, then refused
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[BoundedCompiler]:
     compiler = BoundedCompiler(byte_vocabulary())
-    compiler.start()
+    compiler.warm_up()
     yield compiler
     compiler.close()
 
@@ -121,7 +121,7 @@ def test_cancelling_kills_the_child(compiler: BoundedCompiler) -> None:
 
 async def test_cancelling_the_task_kills_the_child() -> None:
     compiler = BoundedCompiler(byte_vocabulary())
-    compiler.start()
+    compiler.warm_up()
     assert accepts(await compiler.compile_async(Constraint(regex="x+y")), b"xxy")
     child = compiler._child
     assert child is not None

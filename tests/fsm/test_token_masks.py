@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from fsm_vocabularies import byte_vocabulary, large_vocabulary, random_vocabulary
 
+from radixray.constraint import TraceStep
 from radixray.errors import ConstraintError
 from radixray.fsm.byte_automaton import DEAD, START
-from radixray.fsm.matcher import Matcher, TraceStep
+from radixray.fsm.matcher import Matcher
 from radixray.fsm.regex_constraint import RegexConstraint
 from radixray.fsm.vocabulary import TokenVocabulary
 
@@ -224,6 +225,7 @@ def test_rollback_and_trace() -> None:
         step=0,
         state=START,
         token=97,
+        text="a",
         allowed=2,
         first_allowed=(97, 99),
         forced=False,

@@ -245,6 +245,22 @@ async def test_json_schema(real: openai.AsyncOpenAI, stream: bool) -> None:
     jsonschema.validate(json.loads(text), ORDER)
 
 
+async def test_how_a_constrained_answer_came_to_be(real: openai.AsyncOpenAI) -> None:
+    answer = await real.completions.create(
+        model=MODEL,
+        prompt="Hi",
+        extra_body={"guided_choice": ["of course", "of course not"], "fsm_debug": True},
+    )
+    trace: Any = answer.choices[0].model_extra["grammar"]["trace"]  # type: ignore[index]
+    assert "".join(step["text"] for step in trace) == answer.choices[0].text
+    assert trace[0]["forced"] and "of course" in trace[0]["why"]
+    cut = await real.completions.create(
+        model=MODEL, prompt="Hi", max_tokens=2, extra_body={"regex": "[0-9]{30}"}
+    )
+    assert cut.choices[0].finish_reason == "length"
+    assert cut.choices[0].model_extra == {"grammar": {"complete": False}}
+
+
 async def test_a_schema_that_cannot_be_enforced_is_refused(real: openai.AsyncOpenAI) -> None:
     schema = {"type": "array", "uniqueItems": True}
     order: Any = {"type": "json_schema", "json_schema": {"name": "order", "schema": schema}}

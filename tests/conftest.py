@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from radixray.kernels.cpu.threads import set_waiting
+
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-# As the model actor does: spinning OpenMP threads stall each other when cores are shared.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+set_waiting()  # as the model actor does
 
 
 @pytest.fixture(scope="session")

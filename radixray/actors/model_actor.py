@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 import time
 import uuid
@@ -72,16 +71,15 @@ class ModelActor:
             self._startup_error = error
 
     def _start_engine(self, config: EngineConfig, neighbours: int) -> None:
-        # Before torch loads its OpenMP: spinning threads stall each other when cores are shared.
-        if "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
-            os.environ["GOMP_SPINCOUNT"] = "2000"
+        from radixray.kernels.cpu.threads import default_threads, set_waiting
+
+        set_waiting()  # before torch loads its OpenMP
         import torch
 
         from radixray.engine.build import build_engine
         from radixray.engine.thread import EngineThread
         from radixray.fsm.bounded import BoundedCompiler
         from radixray.fsm.vocabulary import TokenVocabulary
-        from radixray.kernels.cpu.threads import default_threads
         from radixray.models.resolve import resolve_model
         from radixray.tokenizer.tokenizer import read_tokenizer_files
 

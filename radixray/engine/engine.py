@@ -242,14 +242,13 @@ class Engine:
 
     def reset(self, error: RadixRayError) -> StepOutput:
         """Ends every request with `error` and starts over with an empty cache."""
-        for task in self._tasks.values():
-            self._outbox.last(task.fail(error))
+        deltas = self._outbox.abandon(self._tasks, error)
         self._tasks.clear()
         self._waiting.clear()
         self._running.clear()
         self._deadlines.clear()
         self.cache = self.cache.fresh()
-        return StepOutput(self._outbox.collect(), [CacheEvent(kind="clear")])
+        return StepOutput(deltas, [CacheEvent(kind="clear")])
 
     def snapshot_stats(self) -> EngineStats:
         """Counters and gauges of this moment."""
@@ -378,7 +377,7 @@ class Engine:
             with torch.inference_mode():
                 self._take(batch, logits())
         except Exception as error:
-            log.exception("a step failed; its %d sequences end with an error", len(batch))
+            log.error("a step failed; its %d sequences end with an error", len(batch))
             if isinstance(error, LedgerError):
                 self.repair_ledger()
             self._fail(batch, error)
@@ -426,8 +425,8 @@ class Engine:
         for task, row in to_sample:
             try:
                 rows.append(task.sampling_row())
-            except RadixRayError as error:
-                self._end(task, error)
+            except Exception as error:
+                self._end(task, _typed(error))
             else:
                 chosen_for.append((task, row))
         if not rows:
@@ -441,8 +440,8 @@ class Engine:
             jumped = task.usage.jumped
             try:
                 task.accept(token, logits[row])
-            except RadixRayError as error:
-                self._end(task, error)
+            except Exception as error:
+                self._end(task, _typed(error))
                 continue
             self._count_jump(task.usage.jumped - jumped)
             self.stats.generated_tokens += 1
@@ -483,9 +482,16 @@ class Engine:
         self._drop(task, keep=keep)
 
     def _fail(self, batch: list[tuple[LiveSequence, int]], error: Exception) -> None:
-        if not isinstance(error, RadixRayError):
-            error = EngineError(f"the engine failed in a step: {type(error).__name__}: {error}")
+        cause = _typed(error)
         for task in {id(s.task): s.task for s, _ in batch}.values():
             if task.request_id in self._tasks:
                 # Its KV may be half written: nothing of it may reach the cache.
-                self._end(task, error, keep=False)
+                self._end(task, cause, keep=False)
+
+
+def _typed(error: Exception) -> RadixRayError:
+    """`error`, or what its request is told of an unforeseen one."""
+    if isinstance(error, RadixRayError):
+        return error
+    log.error("unforeseen error in a step", exc_info=error)
+    return EngineError(f"the engine failed in a step: {type(error).__name__}: {error}")

@@ -123,7 +123,7 @@ class GenerateTask(TaskBase):
         """Finds out what the constraint allows next, while there is time."""
         if self._matcher is not None and self._mask is None:
             # A fault is met again, and reported, where the mask is used.
-            with suppress(RadixRayError):
+            with suppress(Exception):
                 self._mask = self._matcher.mask()
 
     def sampling_row(self) -> SamplingRow:

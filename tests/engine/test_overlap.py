@@ -11,6 +11,8 @@ import torch
 from engine_driver import EngineDriver, join
 
 from radixray.engine.engine import StepOutput
+from radixray.engine.output_text import OutputText
+from radixray.engine.thread import EngineThread
 from radixray.engine.waiting import (
     CANDIDATES_PER_SEAT,
     FEWEST_CANDIDATES,
@@ -75,6 +77,45 @@ def test_an_abort_tells_the_tokens_that_were_not_yet_told(make_engine: Any) -> N
     output = join(deltas)
     assert output.finish_reason == "abort" and len(output.token_ids) == 4
     assert alone.token_ids[:4] == output.token_ids and alone.text.startswith(output.text)
+
+
+def test_a_fault_while_making_text_ends_requests_and_nothing_else(
+    make_engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug of ours, in the other thread: all hear of it, and the next request works."""
+    driver: EngineDriver = make_engine()
+    expected = driver.one(PROMPT)
+    driver.engine.cache.flush()
+    outputs: list[StepOutput] = []
+    ended = threading.Event()
+
+    def sink(output: StepOutput) -> None:
+        outputs.append(output)
+        if any(delta.finish_reason for delta in output.deltas):
+            ended.set()
+
+    thread = EngineThread(lambda: driver.engine, sink)
+    try:
+        with monkeypatch.context() as patch:
+
+            def breaks(text: OutputText) -> str:
+                raise RuntimeError("no words")
+
+            patch.setattr(OutputText, "take", breaks)
+            broken = driver.request(PROMPT)
+            thread.submit(broken)
+            assert ended.wait(20)
+        last = outputs[-1].deltas[-1]
+        assert last.request_id == broken.request_id and last.error is not None
+        assert "no words" in last.error.message
+        ended.clear()
+        outputs.clear()
+        thread.submit(driver.request(PROMPT))
+        assert ended.wait(20)
+        deltas = [delta for output in outputs for delta in output.deltas]
+        assert join(deltas).token_ids == expected.token_ids
+    finally:
+        thread.stop()
 
 
 class Waiter:

@@ -242,9 +242,7 @@ class ModelActor:
 
     def _abort(self, request_id: str) -> None:
         compiling = self._compiling.get(request_id)
-        if compiling is not None:  # the engine does not know it yet
-            compiling.cancel()
-        else:
+        if compiling is None or not compiling.cancel():  # else the engine does not know it yet
             self._engine.abort(request_id)
 
     def _compile(self, request: GenerateRequest) -> None:

@@ -165,6 +165,11 @@ class GenerateTask(TaskBase):
         prompt_logprobs = None
         if index == 0 and self._prompt_logprobs is not None and (ids or self.max_new == 0):
             prompt_logprobs = self._prompt_logprobs.result()
+        if (
+            self.finished
+        ):  # ended early, what was jumped over but has no log-probability yet is lost
+            self.usage.jumped -= len(self._jumped)
+            self._jumped.clear()
         # A copy, while the counts go on: a Delta is read in another thread.
         usage = self.usage if self.finished else copy(self.usage) if index == 0 else None
         return Delta(

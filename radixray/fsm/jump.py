@@ -39,7 +39,7 @@ KEPT_TEXTS, KEPT_LENGTH = 4096, 512
 Encode = Callable[[bytes], Sequence[int]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tokenised:
     """What is known of a text's tokens, whatever may follow it.
 
@@ -47,13 +47,15 @@ class Tokenised:
         ids: the tokens; none where they do not spell the text.
         ends: where each token ends in the text.
         joints: where the endings of the text start that some token goes on from.
-        kinds: those of PROBES that change the tokens when they follow.
+        kinds: those of PROBES that may change the tokens when they follow.
+        narrowed: whether `kinds` was brought down to those that do.
     """
 
-    ids: tuple[int, ...]
-    ends: tuple[int, ...]
-    joints: tuple[int, ...]
-    kinds: tuple[tuple[bytes, ...], ...]
+    ids: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+    joints: tuple[int, ...] = ()
+    kinds: tuple[tuple[bytes, ...], ...] = PROBES
+    narrowed: bool = False
 
 
 class Jumper:
@@ -121,32 +123,34 @@ class Jumper:
                     self._known.popitem(last=False)
         else:
             self._known.move_to_end(text)
+            if not known.narrowed:  # not at once: of many texts there is no second time
+                known.kinds, known.narrowed = self._kinds(text, known.ids), True
         return known
+
+    def _kinds(self, text: bytes, ids: tuple[int, ...]) -> tuple[tuple[bytes, ...], ...]:
+        if not ids or b"'" in text[-3:]:  # which joins certain letters; else all of a kind do alike
+            return PROBES
+        return tuple(
+            kind for kind in PROBES if tuple(self._encode(text + kind[0]))[: len(ids)] != ids
+        )
 
     def _tokenise(self, text: bytes, vocabulary: TokenVocabulary) -> Tokenised:
         try:
             text.decode()
         except UnicodeDecodeError:  # a predicate forces it, or it came before a marker
-            return Tokenised((), (), (), ())
+            return Tokenised()
         ids = tuple(self._encode(text))
         ends: list[int] = []
         for spelling in map(vocabulary.bytes_of, ids):
             start = ends[-1] if ends else 0
             if not spelling or not text.startswith(spelling, start):
-                return Tokenised((), (), (), ())
+                return Tokenised()
             ends.append(start + len(spelling))
         if not ids or ends[-1] < len(text):
-            return Tokenised((), (), (), ())
+            return Tokenised()
         first = max(0, len(text) - vocabulary.longest + 1)
         joints = (start for start in range(first, len(text)) if _goes_on(text[start:], vocabulary))
-        # All of a kind do alike but around an apostrophe, which joins certain letters.
-        alike = b"'" not in text[-3:]
-        kinds = (
-            kind
-            for kind in PROBES
-            if not alike or tuple(self._encode(text + kind[0]))[: len(ids)] != ids
-        )
-        return Tokenised(ids, tuple(ends), tuple(joints), tuple(kinds))
+        return Tokenised(ids, tuple(ends), tuple(joints))
 
     def _stable(self, matcher: Matcher, text: bytes, found: Tokenised, taken: int) -> list[int]:
         """`found.ids[taken:]` up to where they could come out differently if more text followed."""

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +15,9 @@ import openai
 import pytest
 import tokenizers
 from openai.types.chat import ChatCompletionMessageParam
+from real_server import API_KEY, START_WITHIN_S, Server, start_server, stop
 
 MODEL = "smollm2-135m"
-API_KEY = "e2e-secret"
-START_WITHIN_S = 240
 ORDER = {
     "type": "object",
     "properties": {
@@ -44,74 +37,11 @@ LONG = {"max_tokens": 1500, "ignore_eos": True}
 pytestmark = pytest.mark.timeout(START_WITHIN_S + 120)
 
 
-@dataclass
-class Server:
-    process: subprocess.Popen[str]
-    port: int
-    log: list[str]
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-
 @pytest.fixture(scope="module")
 def server() -> Generator[Server, None, None]:
     server = start_server()
     yield server
     stop(server.process)
-
-
-def start_server() -> Server:
-    """The CLI with a model on a free port, once it says that it is ready."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "radixray.cli",
-            "serve",
-            "--port",
-            str(port),
-            "--dtype",
-            "float32",
-            "--max-total-tokens",
-            "8192",
-            "--max-num-seqs",
-            "8",
-        ],
-        env=env | {"RADIXRAY_API_KEY": API_KEY},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    deadline, log = time.monotonic() + START_WITHIN_S, []
-    os.set_blocking(process.stdout.fileno(), False)
-    while time.monotonic() < deadline and process.poll() is None:
-        line = process.stdout.readline()
-        if not line:
-            time.sleep(0.1)
-            continue
-        log.append(line)
-        if line.startswith("ready:"):
-            assert f"http://127.0.0.1:{port}/v1" in line
-            return Server(process, port, log)
-    stop(process)
-    raise AssertionError("the server did not start:\n" + "".join(log))
-
-
-def stop(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise
 
 
 @pytest.fixture
@@ -267,6 +197,61 @@ async def test_a_schema_that_cannot_be_enforced_is_refused(real: openai.AsyncOpe
     with pytest.raises(openai.BadRequestError, match="uniqueItems") as caught:
         await real.chat.completions.create(model=MODEL, messages=HELLO, response_format=order)
     assert caught.value.param == "response_format"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_wrong_constraint_is_refused_before_any_chunk(
+    real: openai.AsyncOpenAI, stream: bool
+) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"guided_regex": "a(?=b)"}, "guided_regex"),
+        ({"guided_grammar": "root ::= missing"}, "guided_grammar"),
+        ({"guided_grammar": "start: missing"}, "guided_grammar"),
+        ({"structured_outputs": {"json": {"not": {}}}}, "structured_outputs.json"),
+        # Code is never taken from a stranger.
+        ({"predicate": "gASV"}, "predicate"),
+        ({"structured_outputs": {"predicate": "gASV"}}, "structured_outputs.predicate"),
+        ({"constraint": {"predicate": "gASV"}}, "constraint"),
+    ]
+    for given, param in wrong:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await real.completions.create(model=MODEL, prompt="x", stream=stream, extra_body=given)
+        assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"stop": "mat, a"},
+        {"stop": ["the mat", "t sat"]},
+        {"max_tokens": 5},
+        {"n": 3},
+        {"prompt": [5]},
+        {"extra_body": {"guided_choice": ["Above", "Above Average", "Above Average, by far"]}},
+        {"extra_body": {"guided_regex": ""}},
+        {"extra_body": {"guided_regex": "(?:x|y)😀{4}[ab]"}, "max_tokens": 12},
+    ],
+    ids=str,
+)
+async def test_a_stream_over_forced_text_is_the_answer(
+    real: openai.AsyncOpenAI, given: dict[str, Any]
+) -> None:
+    regex = r"The (?:cat|dog) sat on the mat, and it looked at the [a-z]{3,6} for long\."
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "prompt": "Once",
+        "max_tokens": 40,
+        "seed": 7,
+        "extra_body": {"guided_regex": regex},
+    } | given
+    whole = await real.completions.create(**asked)
+    found = [["", ""] for _ in whole.choices]
+    async for chunk in await real.completions.create(stream=True, **asked):
+        for choice in chunk.choices:
+            found[choice.index][0] += choice.text
+            found[choice.index][1] += choice.finish_reason or ""
+    assert found == [[choice.text, choice.finish_reason] for choice in whole.choices]
 
 
 async def test_the_turn_after_a_cut_stream_is_what_its_client_sends(

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from radixray.kernels.cpu.linear import run_in_turn
 from radixray.kernels.cpu.select import CpuKernels, cpu_kernels
 from radixray.kernels.kv_pool import KVPool
 from radixray.models.batch import ForwardBatch
@@ -48,6 +49,7 @@ class LlamaModel:
         self._head = self.kernels.linear(
             self._embedding if config.tie_word_embeddings else weights.get("lm_head.weight")
         )
+        run_in_turn([*(linear for layer in self._layers for linear in layer.linears), self._head])
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, kv_pool: KVPool) -> torch.Tensor:
@@ -77,7 +79,11 @@ class LlamaModel:
 
 
 class _Layer:
-    """One transformer layer; q, k and v are one product, and so are gate and up."""
+    """One transformer layer; q, k and v are one product, and so are gate and up.
+
+    Attributes:
+        linears: its linear layers in the order of their calls.
+    """
 
     def __init__(
         self, config: ModelConfig, index: int, weights: Weights, kernels: CpuKernels
@@ -98,6 +104,7 @@ class _Layer:
             weights.stack(mlp + "gate_proj.weight", mlp + "up_proj.weight")
         )
         self._down = kernels.linear(weights.get(mlp + "down_proj.weight"))
+        self.linears = (self._qkv, self._out, self._gate_up, self._down)
 
     def forward(
         self,

@@ -12,8 +12,6 @@ import torch
 from attention_cases import Case, make_case
 from test_exact_attention import DTYPES, RUNNABLE
 
-from radixray.kernels.cpu import native
-from radixray.kernels.cpu.linear import PackedLinear
 from radixray.kernels.cpu.select import (
     CpuKernels,
     native_kernels,
@@ -81,7 +79,8 @@ def test_linear(kind: str, rows: int, shape: tuple[int, int], dtype: torch.dtype
     torch.manual_seed(rows)
     weight, x = torch.randn(shape).to(dtype), torch.randn(rows, shape[1]).to(dtype)
     with torch.inference_mode():
-        got = PackedLinear(weight, None if kind == "torch" else native.load(kind))(x).double()
+        made = torch_kernels() if kind == "torch" else native_kernels(kind)
+        got = made.linear(weight)(x).double()
     want, terms = x.double() @ weight.double().T, x.double().abs() @ weight.double().abs().T
     # Sums are in float32, whose roundings come to little of what all terms weigh together.
     assert ((got - want).abs() <= LINEAR[dtype] * want.abs() + 1e-6 * terms).all()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.nn.functional as F
 
-from radixray.kernels.cpu.native import has_linear
+from radixray.kernels.cpu.memory import LongLived
+from radixray.kernels.cpu.native import Weight
 
 Product = Callable[[torch.Tensor], torch.Tensor]
 """``[T, in_features]`` to ``[T, out_features]``."""
@@ -27,14 +28,14 @@ class PackedLinear:
     Args:
         weight: ``[out_features, in_features]``, bfloat16 or float32. Not kept where packing works,
             so that the caller can drop the only unpacked copy.
-        library: native.c's; used if it has a product of such weights.
+        native: what packs bfloat16, if not oneDNN.
     """
 
-    def __init__(self, weight: torch.Tensor, library: ctypes.CDLL | None = None) -> None:
+    def __init__(self, weight: torch.Tensor, native: NativeLinear | None = None) -> None:
         self.out_features, self.in_features = weight.shape
         self._product: Product | None = None
-        if library is not None and has_linear(library) and weight.dtype == torch.bfloat16:
-            self._product = _NativeProduct(weight, library)
+        if native is not None and weight.dtype == torch.bfloat16:
+            self._product = native.pack(weight)
         else:
             self._product = _onednn_product(weight)
         self._weight = weight if self._product is None else None
@@ -52,40 +53,73 @@ class PackedLinear:
         return F.linear(x, self._weight)
 
 
-class _NativeProduct:
-    """With a bfloat16 weight, by native_linear.c."""
+def run_in_turn(layers: Iterable[PackedLinear]) -> None:
+    """Say that these are called one after the other, and then again from the first.
 
-    def __init__(self, weight: torch.Tensor, library: ctypes.CDLL) -> None:
+    While one is computed, the weight of the next then begins to come into the cache. Results stay
+    as they are, also if calls come otherwise.
+    """
+    products = [layer._product for layer in layers]
+    native = [product for product in products if isinstance(product, NativeProduct)]
+    for product, following in zip(native, native[1:] + native[:1], strict=True):
+        product.following = following.weight
+
+
+class NativeLinear:
+    """Packs bfloat16 weights for native_linear.c.
+
+    Args:
+        library: for which `native.has_linear`.
+    """
+
+    def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        self._out, self._in = weight.shape
-        size = library.rr_linear_bytes(self._out, self._in)
-        self._packed = torch.empty(size, dtype=torch.uint8)
+        self._memory = LongLived()
+
+    def pack(self, weight: torch.Tensor) -> NativeProduct:
+        """The product with ``[out_features, in_features]``, which is not kept."""
+        out_features, in_features = weight.shape
+        packed = Weight(in_features=in_features, out_features=out_features)
+        memory = self._memory.take(self._library.rr_linear_bytes(packed))
+        packed.packed = memory.data_ptr()
         weight = weight.contiguous()
-        library.rr_pack_linear(
-            weight.data_ptr(),
-            self._packed.data_ptr(),
-            self._out,
-            self._in,
-            torch.get_num_threads(),
-        )
+        self._library.rr_pack_linear(weight.data_ptr(), packed, torch.get_num_threads())
+        return NativeProduct(self._library, packed, memory)
+
+
+class NativeProduct:
+    """The product with a packed weight.
+
+    Attributes:
+        weight: the packed weight.
+        following: the weight of the product that is likely to be next.
+    """
+
+    def __init__(self, library: ctypes.CDLL, weight: Weight, memory: torch.Tensor) -> None:
+        self._multiply = library.rr_linear
+        self._memory = memory
+        self._size = (weight.in_features, weight.out_features)
+        self.weight = weight
+        self.following: Weight | None = None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """``[T, in_features]`` to ``[T, out_features]``."""
         rows, size = x.shape
-        if size != self._in or x.dtype != torch.bfloat16:
-            raise ValueError(f"bfloat16 [T, {self._in}] expected, not {x.dtype} {[*x.shape]}")
+        in_features, out_features = self._size
+        if size != in_features or x.dtype != torch.bfloat16:
+            raise ValueError(f"bfloat16 [T, {in_features}] expected, not {x.dtype} {[*x.shape]}")
         if size % 2:
             x = F.pad(x, (0, 1))  # inputs are read in pairs
         elif x.stride(1) != 1:
             x = x.contiguous()
-        out = x.new_empty(rows, self._out)
-        self._library.rr_linear(
+        out = x.new_empty(rows, out_features)
+        self._multiply(
             x.data_ptr(),
             x.stride(0),
-            self._packed.data_ptr(),
             out.data_ptr(),
             rows,
-            size,
-            self._out,
+            self.weight,
+            self.following,
             torch.get_num_threads(),
         )
         return out

@@ -66,6 +66,16 @@ class Attention(ctypes.Structure):
     ]
 
 
+class Weight(ctypes.Structure):
+    """The struct of the same name in native_linear.c, field by field."""
+
+    _fields_ = [
+        ("packed", ctypes.c_void_p),
+        ("in_features", ctypes.c_int64),
+        ("out_features", ctypes.c_int64),
+    ]
+
+
 def instructions() -> str:
     """The name in `_INSTRUCTIONS` of what this processor and operating system can run."""
     # torch asks the processor, and honours ATEN_CPU_CAPABILITY.
@@ -173,10 +183,11 @@ def _declare(library: ctypes.CDLL) -> None:
         "rr_silu_and_multiply": ([pointer] * 2 + [int64, int64, int32, int32], None),
     }
     if has_linear(library):
+        weight = ctypes.POINTER(Weight)
         signatures |= {
-            "rr_linear_bytes": ([int64] * 2, int64),
-            "rr_pack_linear": ([pointer] * 2 + [int64] * 2 + [int32], None),
-            "rr_linear": ([pointer, int64] + [pointer] * 2 + [int64] * 3 + [int32], None),
+            "rr_linear_bytes": ([weight], int64),
+            "rr_pack_linear": ([pointer, weight, int32], None),
+            "rr_linear": ([pointer, int64, pointer, int64, weight, weight, int32], None),
         }
     for name, (arguments, result) in signatures.items():
         function = getattr(library, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import logging
 import os
@@ -16,7 +15,7 @@ from radixray.errors import InvalidRequestError
 from radixray.kernels.attention import AttentionBackend
 from radixray.kernels.cpu import native
 from radixray.kernels.cpu.attention import CpuAttention
-from radixray.kernels.cpu.linear import PackedLinear
+from radixray.kernels.cpu.linear import NativeLinear, PackedLinear
 from radixray.kernels.cpu.native import KernelsUnavailableError
 from radixray.kernels.cpu.native_attention import NativeAttention
 from radixray.kernels.cpu.native_ops import NativeOps
@@ -35,17 +34,17 @@ class CpuKernels:
 
     Attributes:
         name: "native", "numba" or "torch".
-        library: native.c's, of the native kernels.
+        native_linear: what packs bfloat16 weights, if not oneDNN.
     """
 
     name: str
     attention: AttentionBackend[Any]
     ops: Ops
-    library: ctypes.CDLL | None = None
+    native_linear: NativeLinear | None = None
 
     def linear(self, weight: torch.Tensor) -> PackedLinear:
         """A linear layer of a weight ``[out_features, in_features]``; see `PackedLinear`."""
-        return PackedLinear(weight, self.library)
+        return PackedLinear(weight, self.native_linear)
 
 
 def torch_kernels() -> CpuKernels:
@@ -60,7 +59,8 @@ def native_kernels(instructions: str | None = None) -> CpuKernels:
         KernelsUnavailableError: they cannot be had, or they are wrong.
     """
     library = native.load(instructions)
-    kernels = CpuKernels("native", NativeAttention(library), NativeOps(library), library)
+    linear = NativeLinear(library) if native.has_linear(library) else None
+    kernels = CpuKernels("native", NativeAttention(library), NativeOps(library), linear)
     for dtype in (torch.float32, torch.bfloat16):
         _check(kernels, torch_kernels(), dtype)
     return kernels

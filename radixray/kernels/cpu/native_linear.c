@@ -10,7 +10,8 @@
  * A thread has a run of panels. For a batch of few rows reading the weight from memory takes longer
  * than computing, for one of many rows computing does, and between them the two take as long; so
  * they must go on at once. While a panel, by then in the L2 cache, is multiplied with one group of
- * rows after another, the next panel is asked for, evenly spread over the groups.
+ * rows after another, the next panel is asked for, evenly spread over the groups. Long panels are
+ * cut to blocks for that; the sums of a block begin with those of the block before.
  */
 
 #include <stddef.h>
@@ -24,7 +25,8 @@
 #define INLINE static inline __attribute__((always_inline))
 #define EXPORT __attribute__((visibility("default")))
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512BF16__)
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
+    defined(__AVX512BF16__)
 #include <immintrin.h>
 
 enum {
@@ -32,12 +34,12 @@ enum {
     VECS = 3, /* GROUP * VECS sums, VECS weights and a factor are 28 of 32 registers */
     GROUP = 8,
     PANEL = VECS * LANES,
-    LINE = 64,      /* bytes of a cache line: the weights of LANES outputs and a pair of inputs */
+    LINE = 64,   /* bytes of a cache line: the weights of LANES outputs and a pair of inputs */
     STRETCH = 8, /* pairs between two rounds of prefetching */
-    /* Of 1 MB of L2 cache: */
-    BLOCK = 1024,        /* most pairs of a panel used at a time, which take 192 KiB, as the next do */
-    X_BYTES = 400 << 10, /* of x that is used again and again while panels pass by */
-    CARRIED = X_BYTES / (BLOCK / 2 * 4) + 2 * GROUP, /* most rows of so much x, if it is in blocks */
+    /* Shares of an L2 cache of 1 MiB: */
+    BLOCK = 1024,        /* most pairs of a panel at a time: 192 KiB, and as much that is next */
+    X_BYTES = 400 << 10, /* of x that is used again and again while blocks pass by */
+    CARRIED = X_BYTES / (BLOCK / 2 * 4) + 2 * GROUP, /* most rows of so much x, if in blocks */
 };
 
 /* What should come into the cache while something else is computed. */
@@ -55,8 +57,9 @@ INLINE void fetch(Ahead *ahead) {
 /* A block of a panel, and what it is multiplied with. */
 typedef struct {
     const char *weights;
-    int pairs, width; /* of inputs, and outputs that there are: less than PANEL in the last panel */
-    int first, last;  /* whether sums begin and end with this block, or are carried over */
+    int pairs;
+    int width;       /* outputs: fewer than PANEL in the last panel */
+    int first, last; /* whether sums begin and end with this block, or are carried over */
     ptrdiff_t x_row, out_row; /* numbers from row to row */
 } Block;
 
@@ -165,11 +168,14 @@ EXPORT void rr_pack_linear(const uint16_t *weight, const Weight *w, int32_t thre
     const int64_t ins = w->in_features, outs = w->out_features;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t panel = 0; panel < panels_of(w); panel++) {
-        uint16_t *to = (uint16_t *)(w->packed + panel * panel_bytes(w));
-        for (int64_t in = 0; in < 2 * pairs_of(w); in += 2)
-            for (int64_t out = panel * PANEL; out < (panel + 1) * PANEL; out++)
-                for (int64_t i = in; i < in + 2; i++)
-                    *to++ = out < outs && i < ins ? weight[out * ins + i] : 0;
+        char *to = w->packed + panel * panel_bytes(w);
+        for (int64_t in = 0; in < ins; in += 2)
+            for (int64_t out = panel * PANEL; out < (panel + 1) * PANEL; out++, to += 4) {
+                uint16_t pair[2] = {0, 0};
+                if (out < outs) pair[0] = weight[out * ins + in];
+                if (out < outs && in + 1 < ins) pair[1] = weight[out * ins + in + 1];
+                memcpy(to, pair, sizeof pair);
+            }
     }
 }
 

@@ -19,8 +19,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from radixray.kernels.cpu.linear import PackedLinear, run_in_turn
-from radixray.kernels.cpu.select import native_kernels
+from radixray.kernels.cpu import native
+from radixray.kernels.cpu.linear import NativeLinear, PackedLinear, run_in_turn
 
 SHAPES = [(960, 576), (576, 576), (3072, 576), (576, 1536)]
 HEAD = (49152, 576)
@@ -74,15 +74,16 @@ def main(
     repeats: Annotated[int, typer.Option(help="Turns of each kind.")] = 10,
 ) -> None:
     """Measure and print."""
-    native = native_kernels().native_linear
-    if native is None:
-        raise SystemExit("no native product with this processor's instructions")
+    library = native.load()
+    if not native.has_linear(library):
+        raise SystemExit(f"no native product with the instructions {native.instructions()}")
+    packer = NativeLinear(library)
     kinds: list[list[PackedLinear]] = [[], []]
     with torch.inference_mode():
         for shape in [*SHAPES * LAYERS, HEAD]:
             weight = torch.randn(shape).bfloat16()
             kinds[0].append(PackedLinear(weight))
-            kinds[1].append(PackedLinear(weight, native))
+            kinds[1].append(PackedLinear(weight, packer))
         run_in_turn(kinds[1])
         table = Table(title=f"ms of {LAYERS} layers and a head, {torch.get_num_threads()} threads")
         for column in ("rows", "oneDNN", "native", "faster", "GFLOP/s", "head", "native", "faster"):

@@ -181,3 +181,12 @@ def test_the_weight_that_follows_changes_no_result(packer: NativeLinear) -> None
         assert torch.equal(got, want)
     for i in reversed(range(len(layers))):
         assert torch.equal(layers[i](inputs[40][i]), before[len(layers) + i])
+
+
+def test_onednn_is_kept_where_it_multiplies_tiles(
+    packer: NativeLinear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "_cpu_flags", lambda: {"avx512_bf16", "amx_bf16"})
+    assert native_kernels().native_linear is None
+    monkeypatch.setattr(native, "_cpu_flags", lambda: {"avx512_bf16"})
+    assert native_kernels().native_linear is not None

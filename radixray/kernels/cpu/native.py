@@ -116,6 +116,11 @@ def has_linear(library: ctypes.CDLL) -> bool:
     return hasattr(library, "rr_linear")
 
 
+def has_tiles() -> bool:
+    """Whether the processor multiplies tiles of bfloat16 (AMX): oneDNN does that, we do not."""
+    return "amx_bf16" in _cpu_flags()
+
+
 def _compiler() -> list[str]:
     candidates = [shlex.split(os.environ.get("CC", "")), ["cc"], ["gcc"], ["clang"]]
     for command in candidates:

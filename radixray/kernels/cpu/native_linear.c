@@ -2,7 +2,8 @@
  * instructions that multiply pairs of bfloat16 there is nothing here.
  *
  * An element of the result is one chain of pair products over the inputs, from the first pair to
- * the last: its bits depend on its row of x and its row of the weight, and on nothing else.
+ * the last: its bits depend on its row of x and its row of the weight, and on nothing else. (The
+ * instruction rounds each sum to nearest and takes numbers below 2^-126 as 0.)
  *
  * The weight is packed into panels of PANEL outputs, one after another in memory, in the order in
  * which a register tile of GROUP rows reads them:

@@ -59,7 +59,8 @@ def native_kernels(instructions: str | None = None) -> CpuKernels:
         KernelsUnavailableError: they cannot be had, or they are wrong.
     """
     library = native.load(instructions)
-    linear = NativeLinear(library) if native.has_linear(library) else None
+    ours = native.has_linear(library) and not native.has_tiles()
+    linear = NativeLinear(library) if ours else None
     kernels = CpuKernels("native", NativeAttention(library), NativeOps(library), linear)
     for dtype in (torch.float32, torch.bfloat16):
         _check(kernels, torch_kernels(), dtype)

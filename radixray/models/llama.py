@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from radixray.kernels.cpu.linear import PackedLinear
+from radixray.kernels.cpu.linear import run_in_turn
 from radixray.kernels.cpu.select import CpuKernels, cpu_kernels
 from radixray.kernels.kv_pool import KVPool
 from radixray.models.batch import ForwardBatch
@@ -41,12 +41,15 @@ class LlamaModel:
         self.kernels = cpu_kernels()
         self._embedding = weights.get("model.embed_tokens.weight")
         self._rope = RotaryEmbedding(config, weights.dtype)
-        self._layers = [_Layer(config, index, weights) for index in range(config.num_layers)]
+        self._layers = [
+            _Layer(config, index, weights, self.kernels) for index in range(config.num_layers)
+        ]
         self._norm = weights.get("model.norm.weight")
-        # Tied or not, the head is packed: lookup needs rows, the product needs oneDNN's layout.
-        self._head = PackedLinear(
+        # Tied or not, the head is packed: lookup needs rows, the product another layout.
+        self._head = self.kernels.linear(
             self._embedding if config.tie_word_embeddings else weights.get("lm_head.weight")
         )
+        run_in_turn([*(linear for layer in self._layers for linear in layer.linears), self._head])
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, kv_pool: KVPool) -> torch.Tensor:
@@ -76,9 +79,15 @@ class LlamaModel:
 
 
 class _Layer:
-    """One transformer layer; q, k and v are one product, and so are gate and up."""
+    """One transformer layer; q, k and v are one product, and so are gate and up.
 
-    def __init__(self, config: ModelConfig, index: int, weights: Weights) -> None:
+    Attributes:
+        linears: its linear layers in the order of their calls.
+    """
+
+    def __init__(
+        self, config: ModelConfig, index: int, weights: Weights, kernels: CpuKernels
+    ) -> None:
         self._index = index
         self._eps = config.rms_norm_eps
         self._head_dim = config.head_dim
@@ -86,15 +95,16 @@ class _Layer:
         prefix = f"model.layers.{index}."
         attention, mlp = prefix + "self_attn.", prefix + "mlp."
         self._input_norm = weights.get(prefix + "input_layernorm.weight")
-        self._qkv = PackedLinear(
+        self._qkv = kernels.linear(
             weights.stack(*(f"{attention}{name}_proj.weight" for name in "qkv"))
         )
-        self._out = PackedLinear(weights.get(attention + "o_proj.weight"))
+        self._out = kernels.linear(weights.get(attention + "o_proj.weight"))
         self._mlp_norm = weights.get(prefix + "post_attention_layernorm.weight")
-        self._gate_up = PackedLinear(
+        self._gate_up = kernels.linear(
             weights.stack(mlp + "gate_proj.weight", mlp + "up_proj.weight")
         )
-        self._down = PackedLinear(weights.get(mlp + "down_proj.weight"))
+        self._down = kernels.linear(weights.get(mlp + "down_proj.weight"))
+        self.linears = (self._qkv, self._out, self._gate_up, self._down)
 
     def forward(
         self,

@@ -9,7 +9,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 # The embedded model comes from a wheel; nothing here needs the network once installed.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help install demo test lint format bench bench-serving bench-http bench-parts profile soak clean
+.PHONY: help install demo test lint format bench bench-serving bench-http bench-parts bench-constrained profile soak clean
 
 help:
 	@echo "make demo     see it work: programs on Ray on a real language model"
@@ -19,6 +19,7 @@ help:
 	@echo "make bench-serving  six loads over HTTP; PEER='vllm serve {model} --port {port}' adds a peer"
 	@echo "make bench-http  the time to start, and the lag of event loops while chats stream"
 	@echo "make bench-parts  the kernels, the radix tree and the schedule policies, each beside another design"
+	@echo "make bench-constrained  compile and mask times and jump-forward; PEER_PYTHON= one that has xgrammar"
 	@echo "make profile  where the time of a decode step goes: a table and a flame graph"
 	@echo "make soak     long random runs of the cache and the batch loop"
 	@echo "make install  the virtual environment only ($(VENV))"
@@ -67,6 +68,12 @@ bench-parts: install
 	$(BIN)/python benchmarks/linear.py
 	$(BIN)/python benchmarks/radix_tree.py
 	$(BIN)/python benchmarks/scheduling.py
+
+# E.g. make bench-constrained PEER_PYTHON=/path/to/python, of a virtual environment with xgrammar
+PEER_PYTHON ?= $(BIN)/python
+
+bench-constrained: install
+	$(BIN)/python benchmarks/constrained.py --peer-python $(PEER_PYTHON)
 
 profile: install
 	$(BIN)/python benchmarks/step.py

@@ -61,6 +61,7 @@ class ModelActor:
         self._consumers = Consumers()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._background: set[asyncio.Future[Any]] = set()
+        self._compiling: dict[str, asyncio.Future[Any]] = {}
         self._startup_error: RadixRayError | None = None
         try:
             self._start_engine(config, neighbours)
@@ -195,7 +196,7 @@ class ModelActor:
                 )
                 self._consumers.get(consumer_id).put(_refusal(request, error))
             elif isinstance(request, GenerateRequest) and request.constraint is not None:
-                self._spawn(self._submit_constrained(request))
+                self._compile(request)
             else:
                 self._engine.submit(request)
 
@@ -204,7 +205,7 @@ class ModelActor:
         """Ends requests before the engine's next step; their consumers hear no more of them."""
         for request_id in request_ids:
             if self._consumers.disown(request_id):
-                self._engine.abort(request_id)
+                self._abort(request_id)
 
     @ray.method(concurrency_group="generate")
     async def heartbeat(self, consumer_id: str) -> None:
@@ -233,10 +234,29 @@ class ModelActor:
             self._loop = asyncio.get_running_loop()
             self._spawn(self._reap_silent_consumers())
 
-    def _spawn(self, coroutine: Any) -> None:
+    def _spawn(self, coroutine: Any) -> asyncio.Future[Any]:
         task = asyncio.ensure_future(coroutine)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
+
+    def _abort(self, request_id: str) -> None:
+        compiling = self._compiling.get(request_id)
+        if compiling is None or not compiling.cancel():  # else the engine does not know it yet
+            self._engine.abort(request_id)
+
+    def _compile(self, request: GenerateRequest) -> None:
+        """Compiles the request's constraint, as long as somebody waits, and queues it."""
+        task = self._compiling[request.request_id] = self._spawn(self._submit_constrained(request))
+
+        def done(_: object) -> None:
+            if self._compiling.get(request.request_id) is task:
+                del self._compiling[request.request_id]
+            if task.cancelled():
+                # The engine never knew of it, so the scheduler hears from us that it has ended.
+                self._report([], [request.request_id])
+
+        task.add_done_callback(done)
 
     async def _submit_constrained(self, request: GenerateRequest) -> None:
         assert request.constraint is not None
@@ -249,11 +269,7 @@ class ModelActor:
             log.exception("a constraint could not be compiled")
             self._refuse(request, EngineError(f"the constraint could not be compiled: {error!r}"))
             return
-        if self._consumers.is_owned(request.request_id):
-            self._engine.submit(request, compiled.matcher())
-        else:
-            # Aborted meanwhile; the engine never knew of it, so the scheduler hears it from us.
-            self._report([], [request.request_id])
+        self._engine.submit(request, compiled.matcher())
 
     def _refuse(self, request: Request, error: RadixRayError) -> None:
         self._consumers.deliver([_refusal(request, error)])
@@ -286,7 +302,7 @@ class ModelActor:
 
     def _remove_consumer(self, consumer_id: str) -> None:
         for request_id in self._consumers.remove(consumer_id):
-            self._engine.abort(request_id)
+            self._abort(request_id)
         self._engine.unpin(consumer_id)
 
     async def _reap_silent_consumers(self) -> None:

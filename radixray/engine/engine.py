@@ -35,6 +35,7 @@ from radixray.errors import (
     OverloadedError,
     RadixRayError,
 )
+from radixray.fsm.jump import Jumper
 from radixray.fsm.matcher import Matcher
 from radixray.kernels.kv_pool import KVPool
 from radixray.models.llama import LlamaModel
@@ -98,6 +99,7 @@ class Engine:
         self._growth = GrowthEstimate()
         self._check_invariants = check_invariants
         self._fsm_debug = fsm_debug
+        self._jumper = Jumper(lambda text: tokenizer.encode(text.decode()))
         self._tasks: dict[str, Task] = {}
         self._waiting = WaitingQueue(schedule_policy)
         self._running: dict[str, LiveSequence] = {}
@@ -146,6 +148,7 @@ class Engine:
                 self.info,
                 self.tokenizer,
                 matcher,
+                self._jumper,
                 seed=random.randint(0, MAX_SEED),
                 arrival=arrival,
                 fsm_debug=self._fsm_debug,

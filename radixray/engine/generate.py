@@ -19,7 +19,7 @@ from radixray.engine.sequence import LiveSequence
 from radixray.engine.tasks import TaskBase
 from radixray.errors import ConstraintError, RadixRayError
 from radixray.fsm.explain import table_of
-from radixray.fsm.jump import LOOK_BACK, forced_tokens
+from radixray.fsm.jump import LOOK_BACK, Jumper
 from radixray.fsm.matcher import Matcher
 from radixray.namespaces import namespace_of
 from radixray.protocol import Delta, GenerateRequest, ModelInfo, TokenLogprob
@@ -37,6 +37,7 @@ class GenerateTask(TaskBase):
     Args:
         seed: for sampling, where the request has none.
         matcher: of the request's constraint, or None.
+        jumper: of the tokenizer.
         fsm_debug: log the trace of a constrained output.
     """
 
@@ -46,6 +47,7 @@ class GenerateTask(TaskBase):
         info: ModelInfo,
         tokenizer: Tokenizer,
         matcher: Matcher | None,
+        jumper: Jumper,
         *,
         seed: int,
         arrival: int,
@@ -57,8 +59,8 @@ class GenerateTask(TaskBase):
         self._seed = seed if request.sampling.seed is None else request.sampling.seed
         self._matcher = matcher
         self._mask: NDArray[np.bool_] | None = None
-        self._tokenizer = tokenizer
         self._vocab_size = info.vocab_size
+        self._jumper = jumper
         self._text = OutputText(tokenizer, request.sampling.stop)
         self._stop_reason: int | str | None = None
         self._unsent_ids: list[int] = []
@@ -172,6 +174,11 @@ class GenerateTask(TaskBase):
         prompt_logprobs = None
         if index == 0 and self._prompt_logprobs is not None and (ids or self.max_new == 0):
             prompt_logprobs = self._prompt_logprobs.result()
+        if (
+            self.finished
+        ):  # ended early, what was jumped over but has no log-probability yet is lost
+            self.usage.jumped -= len(self._jumped)
+            self._jumped.clear()
         # A copy, while the counts go on: a Delta is read in another thread.
         usage = self.usage if self.finished else copy(self.usage) if index == 0 else None
         return Delta(
@@ -209,9 +216,7 @@ class GenerateTask(TaskBase):
             return
         sequence = self._sequence
         output = sequence.tokens[self.usage.prompt :]
-        forced = forced_tokens(
-            self._matcher, output[-LOOK_BACK:].tolist(), self._encode, self._matcher.vocabulary
-        )
+        forced = self._jumper.tokens(self._matcher, output[-LOOK_BACK:].tolist())
         forced = forced[: self.max_new - len(output) - self._scored]
         if self._scored and forced and self._would_finish(self._matcher, forced):
             forced.pop()
@@ -282,9 +287,6 @@ class GenerateTask(TaskBase):
         finished = matcher.is_finished()
         matcher.rollback(len(tokens))
         return finished
-
-    def _encode(self, text: bytes) -> list[int]:
-        return self._tokenizer.encode(text.decode())
 
     def _logprob(self, logits: torch.Tensor, token: int) -> TokenLogprob:
         top = self._sampling.logprobs or 0

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -98,6 +99,7 @@ class BoundedCompiler:
         self._kept = ConstraintCompiler(vocabulary, max_constraints)
         self._child: _Child | None = None
         self._turn = threading.Lock()
+        self._waiting = ThreadPoolExecutor(1, "radixray-compile")
 
     def warm_up(self) -> None:
         """Does what the first constraint would wait for: the child, and llguidance's own trie."""
@@ -149,9 +151,13 @@ class BoundedCompiler:
         known = self._kept.get(constraint)
         if known is not None:
             return known
+        constraint.validate()
         cancelled = threading.Event()
+        # The event loop's own threads are few: those waiting for the child must not hold them.
+        threads = None if is_cheap(constraint) else self._waiting
+        loop = asyncio.get_running_loop()
         try:
-            return await asyncio.to_thread(self.compile, constraint, cancelled)
+            return await loop.run_in_executor(threads, self.compile, constraint, cancelled)
         except asyncio.CancelledError:
             cancelled.set()
             raise

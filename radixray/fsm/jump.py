@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import string
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from radixray.errors import ConstraintError
 from radixray.fsm.matcher import Matcher
@@ -31,91 +33,180 @@ PROBES = tuple(
 )  # fmt: skip
 """Characters by the kinds that pre-tokenisers tell apart."""
 
+KEPT_TEXTS, KEPT_LENGTH = 4096, 512
+"""How many texts' tokens are remembered, and how many bytes of text at most."""
+
 Encode = Callable[[bytes], Sequence[int]]
 
 
-def forced_tokens(
-    matcher: Matcher, tail: Sequence[int], encode: Encode, vocabulary: TokenVocabulary
-) -> list[int]:
-    """The tokens that may be appended now because nothing else can come.
+@dataclass(slots=True)
+class Tokenised:
+    """What is known of a text's tokens, whatever may follow it.
 
-    Each is allowed by the matcher in turn, they end where a character ends, and whatever is
-    generated after them, tokenising the text again gives the same tokens.
-
-    Args:
-        matcher: at the end of the output; is left as it was.
-        tail: the last tokens of the output (LOOK_BACK are enough, none are fine). Never ids of
-            the prompt: the output's own tokens must not depend on how the prompt was split.
-        encode: UTF-8 text -> ids, as in the middle of a text: no special tokens, no space in
-            front. Where it does not reproduce the text exactly nothing is forced.
-        vocabulary: the one of the matcher.
-
-    Returns:
-        Ids, maybe none. What of `matcher.forced()` they do not cover is forced still, and what
-        the masks from here on allow.
-
-    Raises:
-        ConstraintError: the matcher itself failed.
+    Attributes:
+        ids: the tokens; none where they do not spell the text.
+        ends: where each token ends in the text.
+        joints: where the endings of the text start that some token goes on from.
+        kinds: those of PROBES that may change the tokens when they follow.
+        narrowed: whether `kinds` was brought down to those that do.
     """
-    forced = matcher.forced()
-    if not forced:
+
+    ids: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+    joints: tuple[int, ...] = ()
+    kinds: tuple[tuple[bytes, ...], ...] = PROBES
+    narrowed: bool = False
+
+
+class Jumper:
+    """Forced text to tokens, for one tokenizer; remembers what it learnt of recent texts.
+
+    The same texts come again and again: the keys of a schema in each of its outputs.
+    """
+
+    def __init__(self, encode: Encode) -> None:
+        """Args: `encode` is UTF-8 text -> ids, as in the middle of a text: no special tokens, no
+        space in front. Where it does not reproduce a text exactly nothing is forced.
+        """
+        self._encode = encode
+        self._vocabulary: TokenVocabulary | None = None
+        self._known: OrderedDict[bytes, Tokenised] = OrderedDict()
+
+    def tokens(self, matcher: Matcher, tail: Sequence[int]) -> list[int]:
+        """The tokens that may be appended now because nothing else can come.
+
+        Each is allowed by the matcher in turn, they end where a character ends, and whatever is
+        generated after them, tokenising the text again gives the same tokens.
+
+        Args:
+            matcher: at the end of the output; is left as it was.
+            tail: the last tokens of the output (LOOK_BACK are enough, none are fine). Never ids of
+                the prompt: the output's own tokens must not depend on how the prompt was split.
+
+        Returns:
+            Ids, maybe none. What of `matcher.forced()` they do not cover is forced still, and what
+            the masks from here on allow.
+
+        Raises:
+            ConstraintError: the matcher itself failed.
+        """
+        forced = matcher.forced()
+        if not forced:
+            return []
+        if matcher.vocabulary is not self._vocabulary:
+            self._vocabulary = matcher.vocabulary
+            self._known.clear()
+        bytes_of = matcher.vocabulary.bytes_of
+        tail = list(tail[-LOOK_BACK:])
+        # Text can be tokenised only from a character's first byte on.
+        while tail and _continues_character(bytes_of(tail[0])):
+            tail.pop(0)
+        for context in [tail, []] if tail else [[]]:
+            before = b"".join(map(bytes_of, context))
+            text = whole_characters(before + forced)
+            if len(text) <= len(before) or _continues_character(text):
+                continue
+            found = self._tokenised(text, matcher.vocabulary)
+            # With a tail that comes out differently, the forced text is taken alone: what was
+            # generated, and perhaps seen by someone, is never changed.
+            if found.ids and list(found.ids[: len(context)]) == context:
+                return self._stable(matcher, text, found, len(context))
         return []
-    tail = list(tail[-LOOK_BACK:])
-    # Text can be tokenised only from a character's first byte on.
-    while tail and _continues_character(vocabulary.bytes_of(tail[0])):
-        tail.pop(0)
-    for context in [tail, []] if tail else [[]]:
-        before = b"".join(map(vocabulary.bytes_of, context))
-        text = whole_characters(before + forced)
-        if len(text) <= len(before) or _continues_character(text):
-            continue
-        ids = list(encode(text))
-        # With a tail that comes out differently, the forced text is taken alone: what was
-        # generated, and perhaps seen by someone, is never changed.
-        if ids[: len(context)] == context and _spells(ids, text, vocabulary):
-            return _stable(matcher, ids, len(context), encode, vocabulary)
-    return []
+
+    def _tokenised(self, text: bytes, vocabulary: TokenVocabulary) -> Tokenised:
+        known = self._known.get(text)
+        if known is None:
+            known = self._tokenise(text, vocabulary)
+            if len(text) <= KEPT_LENGTH:
+                self._known[text] = known
+                if len(self._known) > KEPT_TEXTS:
+                    self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(text)
+            if not known.narrowed:  # not at once: of many texts there is no second time
+                known.kinds, known.narrowed = self._kinds(text, known.ids), True
+        return known
+
+    def _kinds(self, text: bytes, ids: tuple[int, ...]) -> tuple[tuple[bytes, ...], ...]:
+        if not ids or b"'" in text[-3:]:  # which joins certain letters; else all of a kind do alike
+            return PROBES
+        return tuple(
+            kind for kind in PROBES if tuple(self._encode(text + kind[0]))[: len(ids)] != ids
+        )
+
+    def _tokenise(self, text: bytes, vocabulary: TokenVocabulary) -> Tokenised:
+        try:
+            text.decode()
+        except UnicodeDecodeError:  # a predicate forces it, or it came before a marker
+            return Tokenised()
+        ids = tuple(self._encode(text))
+        ends: list[int] = []
+        for spelling in map(vocabulary.bytes_of, ids):
+            start = ends[-1] if ends else 0
+            if not spelling or not text.startswith(spelling, start):
+                return Tokenised()
+            ends.append(start + len(spelling))
+        if not ids or ends[-1] < len(text):
+            return Tokenised()
+        first = max(0, len(text) - vocabulary.longest + 1)
+        joints = (start for start in range(first, len(text)) if _goes_on(text[start:], vocabulary))
+        return Tokenised(ids, tuple(ends), tuple(joints))
+
+    def _stable(self, matcher: Matcher, text: bytes, found: Tokenised, taken: int) -> list[int]:
+        """`found.ids[taken:]` up to where they could come out differently if more text followed."""
+        ids = found.ids
+        advanced = 0
+        try:
+            for token_id in ids[taken:]:
+                matcher.advance(token_id)
+                advanced += 1
+            keep = len(ids)
+            if not matcher.is_finished():
+                keep = _kept_by_merges(matcher, text, found)
+                keep = min(keep, self._kept_by_probes(matcher, text, found))
+        except ConstraintError:
+            if advanced == len(ids) - taken:
+                raise
+            return []  # the masks lead another way to the same bytes
+        finally:
+            matcher.rollback(advanced)
+        # What goes out must be whole characters too.
+        while (
+            keep > taken
+            and len(whole_characters(text[: found.ends[keep - 1]])) < (found.ends[keep - 1])
+        ):
+            keep -= 1
+        return list(ids[taken:keep])
+
+    def _kept_by_probes(self, matcher: Matcher, text: bytes, found: Tokenised) -> int:
+        """How many tokens come out again whatever kind of character follows.
+
+        Pre-tokenisers split before they look at the vocabulary: GPT-2's takes two newlines as one
+        token at the end of a text, and as two before a letter.
+        """
+        ids = found.ids
+        keep = len(ids)
+        for kind in found.kinds:
+            probe = next((char for char in kind if matcher.viable(char) == len(char)), None)
+            if probe is not None:
+                again = self._encode(text + probe)
+                keep = next((i for i in range(keep) if i >= len(again) or again[i] != ids[i]), keep)
+        return keep
 
 
-def _stable(
-    matcher: Matcher, ids: list[int], taken: int, encode: Encode, vocabulary: TokenVocabulary
-) -> list[int]:
-    """`ids[taken:]` up to where they could come out differently if more text followed."""
-    text = b"".join(map(vocabulary.bytes_of, ids))
-    advanced = 0
-    try:
-        for token_id in ids[taken:]:
-            matcher.advance(token_id)
-            advanced += 1
-        keep = _kept_by_merges(matcher, ids, text, vocabulary)
-        keep = min(keep, _kept_by_probes(matcher, ids, text, encode))
-    except ConstraintError:
-        if advanced == len(ids) - taken:
-            raise
-        return []  # the masks lead another way to the same bytes
-    finally:
-        matcher.rollback(advanced)
-    # What goes out must be whole characters too.
-    while keep > taken:
-        kept = b"".join(map(vocabulary.bytes_of, ids[:keep]))
-        if len(whole_characters(kept)) == len(kept):
-            break
-        keep -= 1
-    return ids[taken:keep]
+def _kept_by_merges(matcher: Matcher, text: bytes, found: Tokenised) -> int:
+    """How many tokens no token can swallow that starts in them and ends after them."""
+    for start in found.joints:
+        if _can_be_extended(matcher, text[start:], matcher.vocabulary):
+            return bisect_right(found.ends, start)
+    return len(found.ids)
 
 
-def _kept_by_merges(
-    matcher: Matcher, ids: list[int], text: bytes, vocabulary: TokenVocabulary
-) -> int:
-    """How many of `ids` no token can swallow that starts in them and ends after them."""
-    longest = vocabulary.longest
-    for start in range(max(0, len(text) - longest + 1), len(text)):
-        if _can_be_extended(matcher, text[start:], vocabulary):
-            keep, end = 0, 0
-            while (end := end + len(vocabulary.bytes_of(ids[keep]))) <= start:
-                keep += 1
-            return keep
-    return len(ids)
+def _goes_on(suffix: bytes, vocabulary: TokenVocabulary) -> bool:
+    """Whether some token begins with `suffix` and is longer."""
+    spellings = vocabulary.spellings
+    index = bisect_right(spellings, suffix)
+    return index < len(spellings) and spellings[index].startswith(suffix)
 
 
 def _can_be_extended(matcher: Matcher, suffix: bytes, vocabulary: TokenVocabulary) -> bool:
@@ -134,25 +225,5 @@ def _can_be_extended(matcher: Matcher, suffix: bytes, vocabulary: TokenVocabular
     return False
 
 
-def _kept_by_probes(matcher: Matcher, ids: list[int], text: bytes, encode: Encode) -> int:
-    """How many of `ids` come out again whatever kind of character follows.
-
-    Pre-tokenisers split before they look at the vocabulary: GPT-2's takes two newlines as one
-    token at the end of a text, and as two before a letter.
-    """
-    keep = len(ids)
-    for kind in PROBES:
-        probe = next((char for char in kind if matcher.viable(char) == len(char)), None)
-        if probe is not None:
-            again = encode(text + probe)
-            keep = next((i for i in range(keep) if i >= len(again) or again[i] != ids[i]), keep)
-    return keep
-
-
 def _continues_character(data: bytes) -> bool:
     return bool(data) and data[0] & 0xC0 == 0x80
-
-
-def _spells(ids: list[int], text: bytes, vocabulary: TokenVocabulary) -> bool:
-    spellings = [vocabulary.bytes_of(token_id) for token_id in ids]
-    return all(spellings) and b"".join(spellings) == text

@@ -150,7 +150,7 @@ class PredicateConstraint:
 
     def mask(self, state: Any) -> NDArray[np.bool_]:
         """bool [vocab_size], read-only: the ids allowed in a state, and EOS where it is final."""
-        known = self._masks.get(state) if _is_hashable(state) else None
+        known = guarded(self._masks.get, state) if guarded(_is_hashable, state) else None
         if known is not None:
             return known
         may_pause = getattr(self._predicate, "may_pause", None)
@@ -159,7 +159,7 @@ class PredicateConstraint:
         mask = self.vocabulary.allowed(self._timed_step(), state, may_pause)
         mask[self.vocabulary.eos_index] = self.final(state)
         if _is_hashable(state):
-            self._masks.put(state, mask)
+            guarded(self._masks.put, state, mask)
         mask.flags.writeable = False
         return mask
 
@@ -182,7 +182,11 @@ class PredicateConstraint:
         forced = getattr(self._predicate, "forced", None)
         if forced is None or self.final(state):
             return b""
-        data = bytes(guarded(forced, state))
+        data = guarded(forced, state)
+        if not isinstance(data, bytes):
+            raise ConstraintError(
+                f"predicate failed: forced() must give bytes, not {data!r:.80}", param="predicate"
+            )
         return data[: self.walk(state, data)[1]]
 
     def _timed_step(self) -> Callable[[Any, int], Any]:
@@ -255,7 +259,7 @@ def guarded(function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
     except ConstraintError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConstraintError(f"predicate failed: {error!r:.300}", param="predicate") from error
 
 

@@ -68,13 +68,14 @@ class LlamaModel:
         x = F.embedding(batch.token_ids, self._embedding)
         delta: torch.Tensor | None = None
         for layer in self._layers:
-            delta = layer.forward(x, delta, rope, batch.out_slots, self.kernels, kv_pool, metadata)
-        assert delta is not None
-        # The norm works row by row, so only rows whose logits are wanted go through it.
-        rows = batch.logit_rows
-        x = ops.add_rms_norm(x[rows], delta[rows], self._norm, self.config.rms_norm_eps)
-        if not len(x):
+            # Of the last layer's output only the rows whose logits are wanted are needed.
+            rows = batch.logit_rows if layer is self._layers[-1] else None
+            x, delta = layer.forward(
+                x, delta, rope, batch.out_slots, self.kernels, kv_pool, metadata, rows
+            )
+        if delta is None:
             return torch.empty(0, self.config.vocab_size, dtype=torch.float32)
+        x = ops.add_rms_norm(x, delta, self._norm, self.config.rms_norm_eps)
         return self._head(x).float()
 
 
@@ -115,11 +116,18 @@ class _Layer:
         kernels: CpuKernels,
         kv_pool: KVPool,
         metadata: Any,
-    ) -> torch.Tensor:
+        rows: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Take ``x + delta``, both ``[T, hidden_size]``, through the layer.
 
-        `x` is overwritten. What is left to add to it is returned, so that the next layer can do
-        that together with its norm.
+        `x` is overwritten.
+
+        Args:
+            rows: int64, those to go on with once all keys and values are written; None for all.
+
+        Returns:
+            Two parts of ``[rows, hidden_size]`` whose sum is the output, so that the next layer
+            can add them together with its norm. The second is None where there are no rows.
         """
         ops = kernels.ops
         num_heads, num_kv_heads = self._heads
@@ -131,9 +139,13 @@ class _Layer:
         q, k = ops.rotate(qkv, num_heads + num_kv_heads, *rope).split(self._heads, dim=1)
         v = qkv[:, -num_kv_heads:]
         attended = kernels.attention.forward(self._index, q, k, v, out_slots, kv_pool, metadata)
+        if rows is not None:
+            x, attended = x[rows], attended[rows]
+            if not len(rows):
+                return x, None
         delta = self._out(attended.flatten(1))
         x_norm = ops.add_rms_norm(x, delta, self._mlp_norm, self._eps)
-        return self._down(ops.silu_multiply(self._gate_up(x_norm)))
+        return x, self._down(ops.silu_multiply(self._gate_up(x_norm)))
 
 
 def expected_tensors(config: ModelConfig) -> Shapes:

@@ -74,3 +74,27 @@ async def test_500_requests_cancelled_at_any_time_leave_nothing_running(
     assert sum(s.generated_tokens for s in (await runtime.stats()).values()) == generated
     request = GenerateRequest(request_id=uuid.uuid4().hex, prompt_ids=[1, 2], sampling=GREEDY)
     assert [d async for d in transport.generate(request)][-1].finish_reason == "length"
+
+
+async def test_compiling_ends_with_those_who_waited_for_it(runtime: Any, settled: Any) -> None:
+    """Twelve constraints of seconds each, abandoned, hold nobody up."""
+    transport = await runtime.transport()
+
+    async def generate(constraint: Constraint) -> str:
+        request = GenerateRequest(
+            request_id=uuid.uuid4().hex, prompt_ids=[1, 2], sampling=GREEDY, constraint=constraint
+        )
+        return [delta async for delta in transport.generate(request)][-1].finish_reason
+
+    slow = r"(?:\w{1,9}\s*){9}\w{0,60}\d{0,50}\W{0,50}"
+    tasks = [
+        asyncio.create_task(generate(Constraint(regex=f"{slow}{number}"))) for number in range(12)
+    ]
+    await asyncio.sleep(0.5)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    async with asyncio.timeout(8):
+        ends = await asyncio.gather(*(generate(Constraint(regex=f"a+{n}")) for n in range(4)))
+    assert set(ends) <= {"length", "stop"}
+    await settled()

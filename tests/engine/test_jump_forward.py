@@ -205,3 +205,50 @@ def test_an_output_that_is_all_forced_needs_no_model() -> None:
     (done,) = driver.generate([[5, 6, 7]], matchers=[matcher])
     assert (done.text, done.finish_reason, done.usage.jumped) == ("fixed text", "stop", 10)
     assert engine._model.tokens_computed == 0  # type: ignore[attr-defined]
+
+
+def test_an_end_before_the_log_probabilities_came_counts_no_jump() -> None:
+    engine = make(4000, 1, 512)
+    driver = EngineDriver(engine)
+    matcher = compile_constraint(Constraint(regex="some text[ab]"), VOCABULARY).matcher()
+    request = driver.request([5, 6, 7], SamplingParams(max_tokens=80, logprobs=1))
+    engine.add(request, matcher)
+    engine.abort(request.request_id)
+    done = join(driver.drain()[request.request_id])
+    assert (done.token_ids, done.finish_reason, done.usage.jumped) == ([], "abort", 0)
+
+
+def test_forced_text_may_be_longer_than_the_context() -> None:
+    text = "It is a long way. " * 300  # 5,400 tokens; 200 are the context
+    compiled = compile_constraint(Constraint(regex=f"[ab]{re.escape(text)}"), VOCABULARY)
+    for jump in (True, False):
+        wanted = [
+            GenerateRequest(
+                request_id=f"{logprobs}",
+                prompt_ids=[5],
+                sampling=SamplingParams(temperature=0, logprobs=logprobs),
+                jump_forward=jump,
+            )
+            for logprobs in (None, 1)
+        ]
+        engine = make(200, 1, 64)
+        for request in wanted:
+            engine.add(request, compiled.matcher())
+        for deltas in EngineDriver(engine).drain().values():
+            done = join(deltas)
+            assert done.finish_reason == "length" and len(done.token_ids) == 199
+            assert text.startswith(done.text[1:])
+            assert done.usage.jumped > 190 if jump else done.usage.jumped == 0
+        stats = engine.snapshot_stats()
+        assert stats.pages_free + stats.pages_tree == stats.pages_total
+
+
+def test_the_empty_text_is_an_output() -> None:
+    for constraint in (
+        Constraint(regex=""),
+        Constraint(choices=("",)),
+        Constraint(lark='start: ""'),
+    ):
+        matchers = [compile_constraint(constraint, VOCABULARY).matcher() for _ in range(2)]
+        first, second = EngineDriver(make(400, 1, 64)).generate([[5], [6, 7]], matchers=matchers)
+        assert (first.text, first.finish_reason, second.text) == ("", "stop", "")

@@ -136,3 +136,23 @@ async def test_cancelling_the_task_kills_the_child() -> None:
         await asyncio.sleep(0.05)
     assert not child.is_alive
     compiler.close()
+
+
+async def test_those_that_wait_for_the_child_hold_up_no_others() -> None:
+    compiler = BoundedCompiler(byte_vocabulary())
+    compiler.warm_up()
+    # More than the event loop has threads of its own.
+    slow = [
+        asyncio.create_task(compiler.compile_async(Constraint(regex=rf"(\w+\s*){{30}}{n}")))
+        for n in range(40)
+    ]
+    await asyncio.sleep(0.05)
+    began = time.perf_counter()
+    await compiler.compile_async(Constraint(choices=("a", "b")))
+    assert time.perf_counter() - began < 0.4
+    for task in slow:
+        task.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
+    began = time.perf_counter()
+    assert accepts(await compiler.compile_async(Constraint(regex="x+")), b"xx")
+    compiler.close()

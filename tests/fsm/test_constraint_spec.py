@@ -122,7 +122,7 @@ def test_trace_as_table_and_json() -> None:
     assert trace[0].why == "forced: only 'ab' can follow"
     table = table_of(trace, byte_vocabulary()).splitlines()
     assert len(table) == 4 and table[3].split()[3:5] == ["0", "10"]
-    assert json.loads(msgspec.json.encode(trace))[2][4] == list(range(48, 58))
+    assert json.loads(msgspec.json.encode(trace))[2]["first_allowed"] == list(range(48, 58))
 
 
 def test_command_line(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from radixray.fsm import accepts, compile_constraint
-from radixray.fsm.jump import Encode, forced_tokens
+from radixray.fsm.jump import Encode, Jumper
 from radixray.fsm.matcher import Matcher
 from radixray.fsm.regex_constraint import RegexConstraint
 from radixray.fsm.vocabulary import TokenVocabulary
@@ -26,14 +26,14 @@ def encoder(tokenizer: Tokenizer) -> Encode:
 
 
 def greedy(vocabulary: TokenVocabulary) -> Encode:
-    """Longest match first: canonical for vocabularies without merges."""
+    """Longest match first: canonical for vocabularies without merges. -1 is no token's byte."""
     ids = {vocabulary.bytes_of(i): i for i in reversed(range(vocabulary.vocab_size))}
 
     def encode(data: bytes) -> list[int]:
         found = []
         while data:
-            size = next(n for n in range(vocabulary.longest, 0, -1) if data[:n] in ids)
-            found.append(ids[data[:size]])
+            size = next((n for n in range(vocabulary.longest, 0, -1) if data[:n] in ids), 1)
+            found.append(ids.get(data[:size], -1))
             data = data[size:]
         return found
 
@@ -50,9 +50,10 @@ def generate(matcher: Matcher, encode: Encode, vocabulary: TokenVocabulary, rng:
     ids: list[int] = []
     jumped: list[bool] = []
     done = b""
+    jumper = Jumper(encode)
     while done != text:
         before = (matcher.forced(), matcher.mask().tobytes())
-        forced = forced_tokens(matcher, ids, encode, vocabulary)
+        forced = jumper.tokens(matcher, ids)
         assert (matcher.forced(), matcher.mask().tobytes()) == before
         step = forced or list(encode(text))[len(ids) : len(ids) + 1]
         for token_id in step:
@@ -195,7 +196,7 @@ def test_what_another_token_could_join_is_left_to_the_model() -> None:
 
     def jump(pattern: str) -> list[bytes]:
         matcher = RegexConstraint.compile(pattern, vocabulary).matcher()
-        return [tokens[i] for i in forced_tokens(matcher, [], encode, vocabulary)]
+        return [tokens[i] for i in Jumper(encode).tokens(matcher, [])]
 
     assert jump("abc") == [b"ab", b"c"]  # nothing follows
     assert jump("abc(?:a|b)") == [b"ab", b"c"]  # no token goes on from there
@@ -212,21 +213,61 @@ def test_no_character_is_split() -> None:
         return list(data)
 
     matcher = RegexConstraint.compile("(?:aé海|aé混)水", vocabulary).matcher()
-    forced = bytes(forced_tokens(matcher, [], encode, vocabulary))
+    forced = bytes(Jumper(encode).tokens(matcher, []))
     assert forced == "aé".encode()
     for byte in forced + "混".encode()[:2]:
         matcher.advance(byte)
     # In the middle of a character: its tokens are part of what is tokenised again.
     tail = list(forced + "混".encode()[:2])
-    assert (
-        bytes(forced_tokens(matcher, tail, encode, vocabulary)) == "混".encode()[2:] + "水".encode()
-    )
-    assert forced_tokens(matcher, [], encode, vocabulary) == []
+    assert bytes(Jumper(encode).tokens(matcher, tail)) == "混".encode()[2:] + "水".encode()
+    assert Jumper(encode).tokens(matcher, []) == []
 
 
 def test_an_encoder_that_changes_the_text_forces_nothing() -> None:
     vocabulary = byte_vocabulary()
     matcher = RegexConstraint.compile("Abc", vocabulary).matcher()
-    assert forced_tokens(matcher, [], lambda data: list(data.lower()), vocabulary) == []
-    assert forced_tokens(matcher, [], lambda data: [257, *data], vocabulary) == []
+    assert Jumper(lambda data: list(data.lower())).tokens(matcher, []) == []
+    assert Jumper(lambda data: [257, *data]).tokens(matcher, []) == []
     assert np.flatnonzero(matcher.mask()).tolist() == [ord("A")]
+
+
+def test_text_that_is_no_utf8_is_not_tokenised() -> None:
+    vocabulary = byte_vocabulary()
+    jumper = Jumper(lambda text: list(text.decode().encode()))
+    # Before a marker anything may come.
+    constraint = Constraint(regex="abc", start_after="z")
+    matcher = compile_constraint(constraint, vocabulary).matcher()
+    tail = [0xE6, ord("z")]
+    for token in tail:
+        matcher.advance(token)
+    assert bytes(jumper.tokens(matcher, tail)) == b"abc"
+
+    class Bytes:
+        def start(self) -> int:
+            return 0
+
+        def step(self, state: int, byte: int) -> int | None:
+            return state + 1 if b"a\xffb"[state : state + 1] == bytes([byte]) else None
+
+        def final(self, state: int) -> bool:
+            return state == 3
+
+        def forced(self, state: int) -> bytes:
+            return b"a\xffb"[state:]
+
+    matcher = compile_constraint(Constraint(predicate=Bytes()), vocabulary).matcher()
+    assert jumper.tokens(matcher, []) == []
+
+
+def test_what_was_learnt_of_a_text_changes_nothing(
+    tokenizer: Tokenizer, real_vocabulary: TokenVocabulary
+) -> None:
+    # The same text is forced, and different ones may follow.
+    patterns = [f'"order(?:{kind})"' for kind in ("Id|Name", "[0-9]{2}", ", |: ", "é|ß", "")]
+    patterns += [r"a\n\n(?:\n|b)", r"a\n\n[bc]", r"a\n\n[0-9]", r"it's(?:!|\?)", r"it's[a-z]"]
+    shared = Jumper(encoder(tokenizer))
+    for _ in range(2):
+        for pattern in patterns:
+            matcher = RegexConstraint.compile(pattern, real_vocabulary).matcher()
+            fresh = Jumper(encoder(tokenizer)).tokens(matcher, [])
+            assert shared.tokens(matcher, []) == fresh

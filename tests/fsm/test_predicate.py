@@ -114,6 +114,40 @@ def test_what_predicates_do_wrong() -> None:
         compile_constraint(Constraint(predicate=b"nonsense"), vocabulary)
 
 
+class Anything:
+    """Goes wrong where it is asked to."""
+
+    def __init__(self, wrong: str) -> None:
+        self.wrong = wrong
+
+    def start(self) -> Any:
+        return Unhashable() if self.wrong == "hash" else 0
+
+    def step(self, state: Any, byte: int) -> Any:
+        if self.wrong == "exit":
+            raise SystemExit(3)
+        return state
+
+    def final(self, state: Any) -> bool:
+        return False
+
+    def forced(self, state: Any) -> Any:
+        return {"text": "abc", "none": None, "number": 10**12}.get(self.wrong, b"")
+
+
+class Unhashable:
+    def __hash__(self) -> int:
+        raise ValueError("no hash")
+
+
+@pytest.mark.parametrize("wrong", ["text", "none", "number", "hash", "exit"])
+def test_all_that_goes_wrong_is_the_constraints_error(wrong: str) -> None:
+    matcher = PredicateConstraint(Anything(wrong), byte_vocabulary()).matcher()
+    with pytest.raises(ConstraintError, match="predicate failed"):
+        if matcher.forced() == b"":
+            matcher.mask()
+
+
 class Dead:
     def start(self) -> int:
         return 1

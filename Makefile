@@ -65,6 +65,7 @@ bench-http: install
 
 bench-parts: install
 	$(BIN)/python benchmarks/engine.py --quick
+	$(BIN)/python benchmarks/linear.py
 	$(BIN)/python benchmarks/radix_tree.py
 	$(BIN)/python benchmarks/scheduling.py
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from radixray.kernels.cpu.linear import PackedLinear
+from radixray.kernels.cpu.linear import run_in_turn
 from radixray.kernels.cpu.select import CpuKernels, cpu_kernels
 from radixray.kernels.kv_pool import KVPool
 from radixray.models.batch import ForwardBatch
@@ -41,12 +41,15 @@ class LlamaModel:
         self.kernels = cpu_kernels()
         self._embedding = weights.get("model.embed_tokens.weight")
         self._rope = RotaryEmbedding(config, weights.dtype)
-        self._layers = [_Layer(config, index, weights) for index in range(config.num_layers)]
+        self._layers = [
+            _Layer(config, index, weights, self.kernels) for index in range(config.num_layers)
+        ]
         self._norm = weights.get("model.norm.weight")
-        # Tied or not, the head is packed: lookup needs rows, the product needs oneDNN's layout.
-        self._head = PackedLinear(
+        # Tied or not, the head is packed: lookup needs rows, the product another layout.
+        self._head = self.kernels.linear(
             self._embedding if config.tie_word_embeddings else weights.get("lm_head.weight")
         )
+        run_in_turn([*(linear for layer in self._layers for linear in layer.linears), self._head])
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, kv_pool: KVPool) -> torch.Tensor:
@@ -65,20 +68,27 @@ class LlamaModel:
         x = F.embedding(batch.token_ids, self._embedding)
         delta: torch.Tensor | None = None
         for layer in self._layers:
-            delta = layer.forward(x, delta, rope, batch.out_slots, self.kernels, kv_pool, metadata)
-        assert delta is not None
-        # The norm works row by row, so only rows whose logits are wanted go through it.
-        rows = batch.logit_rows
-        x = ops.add_rms_norm(x[rows], delta[rows], self._norm, self.config.rms_norm_eps)
-        if not len(x):
+            # Of the last layer's output only the rows whose logits are wanted are needed.
+            rows = batch.logit_rows if layer is self._layers[-1] else None
+            x, delta = layer.forward(
+                x, delta, rope, batch.out_slots, self.kernels, kv_pool, metadata, rows
+            )
+        if delta is None:
             return torch.empty(0, self.config.vocab_size, dtype=torch.float32)
+        x = ops.add_rms_norm(x, delta, self._norm, self.config.rms_norm_eps)
         return self._head(x).float()
 
 
 class _Layer:
-    """One transformer layer; q, k and v are one product, and so are gate and up."""
+    """One transformer layer; q, k and v are one product, and so are gate and up.
 
-    def __init__(self, config: ModelConfig, index: int, weights: Weights) -> None:
+    Attributes:
+        linears: its linear layers in the order of their calls.
+    """
+
+    def __init__(
+        self, config: ModelConfig, index: int, weights: Weights, kernels: CpuKernels
+    ) -> None:
         self._index = index
         self._eps = config.rms_norm_eps
         self._head_dim = config.head_dim
@@ -86,15 +96,16 @@ class _Layer:
         prefix = f"model.layers.{index}."
         attention, mlp = prefix + "self_attn.", prefix + "mlp."
         self._input_norm = weights.get(prefix + "input_layernorm.weight")
-        self._qkv = PackedLinear(
+        self._qkv = kernels.linear(
             weights.stack(*(f"{attention}{name}_proj.weight" for name in "qkv"))
         )
-        self._out = PackedLinear(weights.get(attention + "o_proj.weight"))
+        self._out = kernels.linear(weights.get(attention + "o_proj.weight"))
         self._mlp_norm = weights.get(prefix + "post_attention_layernorm.weight")
-        self._gate_up = PackedLinear(
+        self._gate_up = kernels.linear(
             weights.stack(mlp + "gate_proj.weight", mlp + "up_proj.weight")
         )
-        self._down = PackedLinear(weights.get(mlp + "down_proj.weight"))
+        self._down = kernels.linear(weights.get(mlp + "down_proj.weight"))
+        self.linears = (self._qkv, self._out, self._gate_up, self._down)
 
     def forward(
         self,
@@ -105,11 +116,18 @@ class _Layer:
         kernels: CpuKernels,
         kv_pool: KVPool,
         metadata: Any,
-    ) -> torch.Tensor:
+        rows: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Take ``x + delta``, both ``[T, hidden_size]``, through the layer.
 
-        `x` is overwritten. What is left to add to it is returned, so that the next layer can do
-        that together with its norm.
+        `x` is overwritten.
+
+        Args:
+            rows: int64, those to go on with once all keys and values are written; None for all.
+
+        Returns:
+            Two parts of ``[rows, hidden_size]`` whose sum is the output, so that the next layer
+            can add them together with its norm. The second is None where there are no rows.
         """
         ops = kernels.ops
         num_heads, num_kv_heads = self._heads
@@ -121,9 +139,13 @@ class _Layer:
         q, k = ops.rotate(qkv, num_heads + num_kv_heads, *rope).split(self._heads, dim=1)
         v = qkv[:, -num_kv_heads:]
         attended = kernels.attention.forward(self._index, q, k, v, out_slots, kv_pool, metadata)
+        if rows is not None:
+            x, attended = x[rows], attended[rows]
+            if not len(rows):
+                return x, None
         delta = self._out(attended.flatten(1))
         x_norm = ops.add_rms_norm(x, delta, self._mlp_norm, self._eps)
-        return self._down(ops.silu_multiply(self._gate_up(x_norm)))
+        return x, self._down(ops.silu_multiply(self._gate_up(x_norm)))
 
 
 def expected_tensors(config: ModelConfig) -> Shapes:

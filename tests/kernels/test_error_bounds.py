@@ -12,7 +12,6 @@ import torch
 from attention_cases import Case, make_case
 from test_exact_attention import DTYPES, RUNNABLE
 
-from radixray.kernels.cpu.linear import PackedLinear
 from radixray.kernels.cpu.select import (
     CpuKernels,
     native_kernels,
@@ -75,11 +74,13 @@ def test_attention(
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(960, 576), (37, 96), (300, 4864)], ids=str)
 @pytest.mark.parametrize("rows", [1, 2, 33, 512])
-def test_linear(rows: int, shape: tuple[int, int], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("kind", ["torch", RUNNABLE[0]])
+def test_linear(kind: str, rows: int, shape: tuple[int, int], dtype: torch.dtype) -> None:
     torch.manual_seed(rows)
     weight, x = torch.randn(shape).to(dtype), torch.randn(rows, shape[1]).to(dtype)
     with torch.inference_mode():
-        got = PackedLinear(weight)(x).double()
+        made = torch_kernels() if kind == "torch" else native_kernels(kind)
+        got = made.linear(weight)(x).double()
     want, terms = x.double() @ weight.double().T, x.double().abs() @ weight.double().abs().T
     # Sums are in float32, whose roundings come to little of what all terms weigh together.
     assert ((got - want).abs() <= LINEAR[dtype] * want.abs() + 1e-6 * terms).all()

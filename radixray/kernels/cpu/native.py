@@ -1,4 +1,4 @@
-"""Compiling and loading native.c.
+"""Compiling and loading native.c and native_linear.c.
 
 The system's C compiler makes the library on the machine that runs it, for the instructions that
 machine has, and it is kept in ``radixray.config.home() / "kernels"``. The file's name is a hash of
@@ -20,7 +20,7 @@ import torch
 
 from radixray.config import home
 
-SOURCE = Path(__file__).with_name("native.c")
+SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "native_linear.c")]
 
 _FLAGS = (
     *("-std=gnu11", "-O3", "-shared", "-fPIC", "-fopenmp", "-fvisibility=hidden"),
@@ -66,6 +66,16 @@ class Attention(ctypes.Structure):
     ]
 
 
+class Weight(ctypes.Structure):
+    """The struct of the same name in native_linear.c, field by field."""
+
+    _fields_ = [
+        ("packed", ctypes.c_void_p),
+        ("in_features", ctypes.c_int64),
+        ("out_features", ctypes.c_int64),
+    ]
+
+
 def instructions() -> str:
     """The name in `_INSTRUCTIONS` of what this processor and operating system can run."""
     # torch asks the processor, and honours ATEN_CPU_CAPABILITY.
@@ -87,7 +97,8 @@ def load(chosen: str | None = None) -> ctypes.CDLL:
     chosen = chosen or instructions()
     command = _compiler()
     flags = [*_FLAGS, *_INSTRUCTIONS[chosen].split()]
-    made_from = [SOURCE.read_text(encoding="utf-8"), _version(command), *command, *flags]
+    sources = [source.read_text(encoding="utf-8") for source in SOURCES]
+    made_from = [*sources, _version(command), *command, *flags]
     key = hashlib.sha256("\0".join(made_from).encode()).hexdigest()[:20]
     path = home() / "kernels" / f"native-{chosen}-{key}.so"
     try:
@@ -98,6 +109,16 @@ def load(chosen: str | None = None) -> ctypes.CDLL:
         raise KernelsUnavailableError(f"{type(error).__name__}: {error}") from error
     _declare(library)
     return library
+
+
+def has_linear(library: ctypes.CDLL) -> bool:
+    """Whether it multiplies by packed bfloat16 weights: with some instructions only."""
+    return hasattr(library, "rr_linear")
+
+
+def has_tiles() -> bool:
+    """Whether the processor multiplies tiles of bfloat16 (AMX): oneDNN does that, we do not."""
+    return "amx_bf16" in _cpu_flags()
 
 
 def _compiler() -> list[str]:
@@ -122,7 +143,7 @@ def _compile(command: list[str], path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as folder:
         built = Path(folder) / path.name
         done = subprocess.run(
-            [*command, str(SOURCE), "-o", str(built), "-lm"],
+            [*command, *map(str, SOURCES), "-o", str(built), "-lm"],
             capture_output=True,
             text=True,
             timeout=_COMPILE_SECONDS,
@@ -166,6 +187,13 @@ def _declare(library: ctypes.CDLL) -> None:
         "rr_rotate": ([pointer] * 3 + [int64, int64] + [int32] * 4, None),
         "rr_silu_and_multiply": ([pointer] * 2 + [int64, int64, int32, int32], None),
     }
+    if has_linear(library):
+        weight = ctypes.POINTER(Weight)
+        signatures |= {
+            "rr_linear_bytes": ([weight], int64),
+            "rr_pack_linear": ([pointer, weight, int32], None),
+            "rr_linear": ([pointer, int64, pointer, int64, weight, weight, int32], None),
+        }
     for name, (arguments, result) in signatures.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, result

@@ -15,6 +15,7 @@ from radixray.errors import InvalidRequestError
 from radixray.kernels.attention import AttentionBackend
 from radixray.kernels.cpu import native
 from radixray.kernels.cpu.attention import CpuAttention
+from radixray.kernels.cpu.linear import NativeLinear, PackedLinear
 from radixray.kernels.cpu.native import KernelsUnavailableError
 from radixray.kernels.cpu.native_attention import NativeAttention
 from radixray.kernels.cpu.native_ops import NativeOps
@@ -33,11 +34,17 @@ class CpuKernels:
 
     Attributes:
         name: "native", "numba" or "torch".
+        native_linear: what packs bfloat16 weights, if not oneDNN.
     """
 
     name: str
     attention: AttentionBackend[Any]
     ops: Ops
+    native_linear: NativeLinear | None = None
+
+    def linear(self, weight: torch.Tensor) -> PackedLinear:
+        """A linear layer of a weight ``[out_features, in_features]``; see `PackedLinear`."""
+        return PackedLinear(weight, self.native_linear)
 
 
 def torch_kernels() -> CpuKernels:
@@ -52,7 +59,9 @@ def native_kernels(instructions: str | None = None) -> CpuKernels:
         KernelsUnavailableError: they cannot be had, or they are wrong.
     """
     library = native.load(instructions)
-    kernels = CpuKernels("native", NativeAttention(library), NativeOps(library))
+    ours = native.has_linear(library) and not native.has_tiles()
+    linear = NativeLinear(library) if ours else None
+    kernels = CpuKernels("native", NativeAttention(library), NativeOps(library), linear)
     for dtype in (torch.float32, torch.bfloat16):
         _check(kernels, torch_kernels(), dtype)
     return kernels
@@ -129,6 +138,7 @@ def _check(kernels: CpuKernels, reference: CpuKernels, dtype: torch.dtype) -> No
     pool.k.copy_(randn(*pool.k.shape))
     pool.v.copy_(randn(*pool.v.shape))
     qkv, x, delta, weight = randn(42, 10, 32), randn(42, 96), randn(42, 96), randn(96)
+    matrix = randn(100, 96)
     angles = torch.arange(42 * 16).view(42, 1, 16)
     cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
 
@@ -141,7 +151,8 @@ def _check(kernels: CpuKernels, reference: CpuKernels, dtype: torch.dtype) -> No
         )  # fmt: skip
         summed = x.clone()
         normed = used.ops.add_rms_norm(summed, delta, weight, 1e-5)
-        return [rotated, attended, summed, normed, used.ops.silu_multiply(x)]
+        product = used.linear(matrix)(x)
+        return [rotated, attended, summed, normed, used.ops.silu_multiply(x), product]
 
     tolerance = 1e-4 if dtype == torch.float32 else 6e-2
     with torch.inference_mode():

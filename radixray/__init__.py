@@ -21,7 +21,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from radixray.client.expressions import assistant, gen, select, system, user
+    from radixray.client.expressions import (
+        assistant,
+        gen,
+        gen_int,
+        gen_string,
+        select,
+        system,
+        user,
+    )
     from radixray.client.forks import Forks
     from radixray.client.function import Function, function
     from radixray.client.results import Choice, Gen, ProgramResult
@@ -41,6 +49,7 @@ if TYPE_CHECKING:
         ModelNotFoundError,
         NotInitializedError,
         NotReadyError,
+        OutputError,
         OverloadedError,
         ProgramError,
         RadixRayError,
@@ -51,7 +60,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "radixray.client.expressions": ("assistant", "gen", "select", "system", "user"),
+    "radixray.client.expressions": (
+        "assistant",
+        "gen",
+        "gen_int",
+        "gen_string",
+        "select",
+        "system",
+        "user",
+    ),
     "radixray.client.forks": ("Forks",),
     "radixray.client.function": ("Function", "function"),
     "radixray.client.results": ("Choice", "Gen", "ProgramResult"),
@@ -71,6 +88,7 @@ _HOME = {
         "ModelNotFoundError",
         "NotInitializedError",
         "NotReadyError",
+        "OutputError",
         "OverloadedError",
         "ProgramError",
         "RadixRayError",
@@ -98,6 +116,7 @@ __all__ = [
     "ModelNotFoundError",
     "NotInitializedError",
     "NotReadyError",
+    "OutputError",
     "OverloadedError",
     "ProgramError",
     "ProgramResult",
@@ -110,6 +129,8 @@ __all__ = [
     "attach",
     "function",
     "gen",
+    "gen_int",
+    "gen_string",
     "init",
     "select",
     "shutdown",

@@ -76,6 +76,11 @@ def gen(name: str | None = None, **params: Any) -> GenExpression:
         params: fields of `SamplingParams` and of `Constraint` (e.g. `regex`), and `cache_salt`,
             `priority` and `timeout_s` of `GenerateRequest`.
             `max_tokens` is 128 unless given.
+            ``dtype=`` int, float, bool or str (in quotes) holds the output to that, and
+            ``type=`` to the JSON of a pydantic model or of any type that pydantic knows;
+            the result's `value` is then of that type, or the generation fails with OutputError.
+            ``n=`` makes so many samples of one prompt: the result is their list, and the text
+            goes on with the first.
 
     Raises:
         InvalidRequestError: an unknown or wrong parameter, or two constraints.
@@ -83,6 +88,16 @@ def gen(name: str | None = None, **params: Any) -> GenExpression:
     _check_name(name)
     check_parameters(params)
     return GenExpression(name, MappingProxyType(dict(params)))
+
+
+def gen_int(name: str | None = None, **params: Any) -> GenExpression:
+    """``gen(name, dtype=int)``; raises as `gen`."""
+    return gen(name, dtype=int, **params)
+
+
+def gen_string(name: str | None = None, **params: Any) -> GenExpression:
+    """``gen(name, dtype=str)``: a string in double quotes; raises as `gen`."""
+    return gen(name, dtype=str, **params)
 
 
 def select(

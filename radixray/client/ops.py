@@ -5,12 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from radixray.actors.transport import Transport
 from radixray.client.chat import Transcript
 from radixray.client.op_queue import OpQueue
-from radixray.client.parameters import ResolvedParameters
+from radixray.client.parameters import ResolvedParameters, sample_parameters
 from radixray.client.results import Choice, Gen
+from radixray.client.together import together
 from radixray.errors import AbortedError, EngineError, GrammarError
 from radixray.protocol import (
     Delta,
@@ -38,15 +40,49 @@ async def generate(
         constraint=params.constraint,
         **params.request,
     )
-    output = await _collect(transport, request, on_text)
+    reading = params.reading
+    trimmed = reading is not None and reading.ends != ""
+    # What may yet be trimmed is shown when it is known.
+    output = await _collect(transport, request, None if trimmed else on_text)
     # The token that ended the output is no part of it; a constraint may end it without one.
     ends = {*transport.info.eos_token_ids, *params.sampling.stop_token_ids}
     ids = output.token_ids
     cut = isinstance(output.stop_reason, str)
     if output.finish_reason == "stop" and not cut and ids and ids[-1] in ends:
         ids = ids[:-1]
-    transcript.add_output(prompt_ids, ids, output.text, cut=cut)
+    if reading is None:
+        transcript.add_output(prompt_ids, ids, output.text, cut=cut)
+        return output
+    text = reading.trim(output.text)
+    transcript.add_output(prompt_ids, ids, text, cut=cut or text != output.text)
+    output = replace(output, text=text, value=reading.read(text))
+    if trimmed and on_text is not None:
+        on_text(text)
     return output
+
+
+async def samples(
+    transport: Transport,
+    transcript: Transcript,
+    queue: OpQueue,
+    params: ResolvedParameters,
+    on_text: Callable[[str], None] | None,
+) -> list[Gen]:
+    """`n` independent continuations; the transcript goes on with the first, which is shown.
+
+    Raises the transport's typed errors; the first failure aborts the other samples.
+    """
+    first, *others = sample_parameters(params)
+    copies = [transcript.copy() for _ in others]
+    return await together(
+        [
+            generate(transport, transcript, queue, first, on_text),
+            *(
+                generate(transport, copy, queue, other, None)
+                for copy, other in zip(copies, others, strict=True)
+            ),
+        ]
+    )
 
 
 async def select(

@@ -25,11 +25,6 @@ class _Text:
     def __str__(self) -> str:
         return self.text
 
-    @property
-    def value(self) -> str:
-        """The text."""
-        return self.text
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gen(_Text):
@@ -37,6 +32,7 @@ class Gen(_Text):
 
     Attributes:
         text: the output, without stop string and stop token.
+        value: what it reads as, where ``dtype`` or ``type`` asked for one; else the text.
         token_ids: all output tokens, stop token and stop string included.
         finish_reason: ``stop`` or ``length``.
         stop_reason: the stop string or token id that ended it, or None.
@@ -57,6 +53,11 @@ class Gen(_Text):
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
     grammar: GrammarReport | None = None
+    value: Any = ...
+
+    def __post_init__(self) -> None:
+        if self.value is ...:
+            object.__setattr__(self, "value", self.text)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,10 +80,19 @@ class Choice(_Text):
     usage: Usage
     request_id: str
 
+    @property
+    def value(self) -> str:
+        """The text."""
+        return self.text
+
 
 def plain_value(result: Any) -> Any:
-    """The value of a `Gen` or `Choice`; anything else is its own value."""
-    return result.value if isinstance(result, Gen | Choice) else result
+    """The value of a `Gen` or `Choice`, or those of a list of samples; else the thing itself."""
+    if isinstance(result, Gen | Choice):
+        return result.value
+    if type(result) is list and result and all(isinstance(item, Gen) for item in result):
+        return [item.value for item in result]
+    return result
 
 
 @dataclass(frozen=True, kw_only=True)

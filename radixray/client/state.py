@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 from radixray.client import expressions, ops
 from radixray.client.chat import Transcript
@@ -29,6 +29,7 @@ from radixray.errors import InvalidRequestError, NotReadyError, ProgramError
 from radixray.protocol import Usage
 
 T = TypeVar("T", Gen, Choice)
+V = TypeVar("V")
 
 
 class State:
@@ -61,7 +62,13 @@ class State:
         self._append(as_expression(value))
         return self
 
-    def gen(self, name: str | None = None, **params: Any) -> Pending[Gen]:
+    @overload
+    def gen(self, name: str | None = None, *, n: Literal[1] = 1, **params: Any) -> Pending[Gen]: ...
+
+    @overload
+    def gen(self, name: str | None = None, *, n: int, **params: Any) -> Pending[list[Gen]]: ...
+
+    def gen(self, name: str | None = None, **params: Any) -> Pending[Any]:
         """Generates; await it for the result. Parameters and errors as `radixray.gen`.
 
         Raises:
@@ -205,16 +212,16 @@ class State:
                 case _:
                     raise InvalidRequestError(f"a state cannot append {part!r}")
 
-    def _gen(self, part: GenExpression) -> Pending[Gen]:
+    def _gen(self, part: GenExpression) -> Pending[Any]:
         name = part.name or self._next_name()
         params = resolve(part.params, self._run.defaults, self._branch)
 
-        async def run() -> Gen:
-            return self._counted(
-                await ops.generate(
-                    self._run.transport, self._transcript, self._queue, params, self._listener(name)
-                )
-            )
+        async def run() -> Gen | list[Gen]:
+            ask = (self._run.transport, self._transcript, self._queue, params, self._listener(name))
+            if params.n == 1:
+                return self._counted(await ops.generate(*ask))
+            await self._commit()  # the samples share it
+            return [self._counted(result) for result in await ops.samples(*ask)]
 
         return self._fill(name, self._queue.submit(f"gen({name!r})", run))
 
@@ -234,7 +241,7 @@ class State:
 
         return self._fill(name, self._queue.submit(f"select({name!r})", run))
 
-    def _fill(self, name: str, pending: Pending[T]) -> Pending[T]:
+    def _fill(self, name: str, pending: Pending[V]) -> Pending[V]:
         self._variables[name] = Var(name, self._queue, pending.future)
         return pending
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from radixray.client.expressions import Expression
 from radixray.client.op_queue import OpQueue
-from radixray.client.results import plain_value
+from radixray.client.results import Choice, Gen, plain_value
 from radixray.errors import InvalidRequestError, NotReadyError, ProgramError
 
 
@@ -56,13 +56,14 @@ class Var(Expression):
 
     @property
     def value(self) -> Any:
-        """The value: of a `Gen` or `Choice` its text, else what was set."""
+        """The value of a `Gen` or `Choice`, a list of them for samples, else what was set."""
         return plain_value(self.result)
 
     @property
     def text(self) -> str:
-        """The value as text."""
-        return str(self.value)
+        """The text that was generated or chosen, else the value as text."""
+        result = self.result
+        return str(result if isinstance(result, Gen | Choice) else plain_value(result))
 
     def alias(self, name: str) -> Var:
         """The same result under another name."""

@@ -23,12 +23,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from radixray.client.expressions import (
         assistant,
+        assistant_begin,
+        assistant_end,
         gen,
         gen_int,
         gen_string,
         select,
         system,
+        system_begin,
+        system_end,
         user,
+        user_begin,
+        user_end,
     )
     from radixray.client.forks import Forks
     from radixray.client.function import Function, function
@@ -62,12 +68,18 @@ __version__ = "0.1.0"
 _HOME = {
     "radixray.client.expressions": (
         "assistant",
+        "assistant_begin",
+        "assistant_end",
         "gen",
         "gen_int",
         "gen_string",
         "select",
         "system",
+        "system_begin",
+        "system_end",
         "user",
+        "user_begin",
+        "user_end",
     ),
     "radixray.client.forks": ("Forks",),
     "radixray.client.function": ("Function", "function"),
@@ -126,6 +138,8 @@ __all__ = [
     "TemplateError",
     "UnsupportedModelError",
     "assistant",
+    "assistant_begin",
+    "assistant_end",
     "attach",
     "function",
     "gen",
@@ -135,7 +149,11 @@ __all__ = [
     "select",
     "shutdown",
     "system",
+    "system_begin",
+    "system_end",
     "user",
+    "user_begin",
+    "user_end",
 ]
 
 

@@ -43,9 +43,10 @@ class Transcript:
         self._messages: list[dict[str, Any]] = []
         self._rendered = ""
         self._open: _OpenMessage | None = None
+        self._scopes: list[list[str]] = []
 
     def copy(self) -> Transcript:
-        """An independent copy."""
+        """An independent copy, in which no scope is open."""
         other = Transcript(self._template, self.content.copy())
         other._messages = self._messages.copy()
         other._rendered = self._rendered
@@ -76,8 +77,18 @@ class Transcript:
         self.content.add_text(added if message.footer is None else message.footer, template=True)
         self._rendered = rendered
 
+    def open_scope(self, scope: list[str]) -> None:
+        """From now on `scope` gets what is said, by text or by a request, template aside."""
+        self._scopes.append(scope)
+
+    def close_scope(self, scope: list[str]) -> str:
+        """Ends what `open_scope` began; what was said."""
+        self._scopes = [open_ for open_ in self._scopes if open_ is not scope]
+        return "".join(scope)
+
     def add_text(self, text: str) -> None:
         """Appends text, to the open message where there is one."""
+        self._tell_scopes(text)
         if self._open is None:
             self.content.add_text(text)
             return
@@ -104,7 +115,12 @@ class Transcript:
         self, prompt_ids: list[int], token_ids: list[int], text: str, *, cut: bool = False
     ) -> None:
         """Appends a request's output, as `Content.add_output`."""
+        self._tell_scopes(text)
         self.content.add_output(prompt_ids, token_ids, text, cut=cut)
+
+    def _tell_scopes(self, text: str) -> None:
+        for scope in self._scopes:
+            scope.append(text)
 
     def _content_of(self, message: _OpenMessage) -> str:
         written = message.footer is not None

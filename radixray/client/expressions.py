@@ -68,6 +68,14 @@ class RoleExpression(Expression):
     content: Expression
 
 
+@dataclass(frozen=True)
+class RoleBoundary(Expression):
+    """Where one message of a chat begins, or ends."""
+
+    role: str
+    begins: bool
+
+
 def gen(name: str | None = None, **params: Any) -> GenExpression:
     """A generation.
 
@@ -85,7 +93,7 @@ def gen(name: str | None = None, **params: Any) -> GenExpression:
     Raises:
         InvalidRequestError: an unknown or wrong parameter, or two constraints.
     """
-    _check_name(name)
+    check_name(name)
     check_parameters(params)
     return GenExpression(name, MappingProxyType(dict(params)))
 
@@ -113,7 +121,7 @@ def select(
     Raises:
         InvalidRequestError: `choices` is not a sequence of such texts.
     """
-    _check_name(name)
+    check_name(name)
     check_parameters({"cache_salt": cache_salt})
     if isinstance(choices, str) or not all(isinstance(c, str) and c for c in choices):
         raise InvalidRequestError(
@@ -125,19 +133,52 @@ def select(
     return SelectExpression(name, tuple(choices), cache_salt)
 
 
-def system(content: Expression | str) -> RoleExpression:
+def system(content: Expression | str = "") -> RoleExpression:
     """A system message; raises InvalidRequestError as `as_expression`, or for a role inside."""
     return _role("system", content)
 
 
-def user(content: Expression | str) -> RoleExpression:
+def user(content: Expression | str = "") -> RoleExpression:
     """A user message; raises as `system`."""
     return _role("user", content)
 
 
-def assistant(content: Expression | str) -> RoleExpression:
+def assistant(content: Expression | str = "") -> RoleExpression:
     """An assistant message; raises as `system`."""
     return _role("assistant", content)
+
+
+def system_begin() -> RoleBoundary:
+    """Begins a system message, which `system_end` ends.
+
+    Where an exception may come in between, use ``with s.system():``, which ends it then, too.
+    """
+    return RoleBoundary("system", True)
+
+
+def system_end() -> RoleBoundary:
+    """Ends a system message; appending it raises InvalidRequestError where none is open."""
+    return RoleBoundary("system", False)
+
+
+def user_begin() -> RoleBoundary:
+    """Begins a user message, as `system_begin`."""
+    return RoleBoundary("user", True)
+
+
+def user_end() -> RoleBoundary:
+    """Ends a user message, as `system_end`."""
+    return RoleBoundary("user", False)
+
+
+def assistant_begin() -> RoleBoundary:
+    """Begins an assistant message, as `system_begin`."""
+    return RoleBoundary("assistant", True)
+
+
+def assistant_end() -> RoleBoundary:
+    """Ends an assistant message, as `system_end`."""
+    return RoleBoundary("assistant", False)
 
 
 def as_expression(value: object) -> Expression:
@@ -165,11 +206,12 @@ def nested_role_error(inner: str, outer: str) -> InvalidRequestError:
 def _role(role: str, content: Expression | str) -> RoleExpression:
     inner = as_expression(content)
     for part in inner.parts():
-        if isinstance(part, RoleExpression):
+        if isinstance(part, RoleExpression | RoleBoundary):
             raise nested_role_error(part.role, role)
     return RoleExpression(role, inner)
 
 
-def _check_name(name: object) -> None:
+def check_name(name: object) -> None:
+    """Raises InvalidRequestError: neither None nor a name of a variable."""
     if name is not None and not (isinstance(name, str) and name):
         raise InvalidRequestError(f"name must be a string, not {name!r}", param="name")

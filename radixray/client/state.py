@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
@@ -13,16 +13,17 @@ from radixray.client.content import Content
 from radixray.client.expressions import (
     Expression,
     GenExpression,
+    RoleBoundary,
     RoleExpression,
     SelectExpression,
     Text,
     as_expression,
-    nested_role_error,
 )
 from radixray.client.forks import Forks
 from radixray.client.op_queue import OpQueue, Pending
 from radixray.client.parameters import resolve
 from radixray.client.results import Choice, Gen, StreamEvent
+from radixray.client.roles import Roles
 from radixray.client.run_context import RunContext
 from radixray.client.variables import Var
 from radixray.errors import InvalidRequestError, NotReadyError, ProgramError
@@ -40,7 +41,9 @@ class State:
     the program waits: by awaiting a result, `sync`, a fork's join, or at the program's end.
     """
 
-    def __init__(self, run: RunContext, branch: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, run: RunContext, branch: tuple[int, ...] = (), role: str | None = None
+    ) -> None:
         self._run = run
         self._branch = branch
         self._queue: OpQueue = run.new_queue(branch)
@@ -50,8 +53,7 @@ class State:
         self._inherited: dict[str, Var] = {}
         self._children: list[State] = []
         self._usage = Usage()
-        self._role: str | None = None
-        self._role_inherited = False
+        self._roles = Roles(self._queue, lambda: self._transcript, role)
 
     def __iadd__(self, value: Expression | str) -> State:
         """Appends text, an expression, or their concatenation; never waits.
@@ -86,23 +88,39 @@ class State:
         """
         return self._select(expressions.select(name, choices, cache_salt=cache_salt))
 
-    @contextmanager
-    def system(self) -> Iterator[None]:
+    def system(self) -> AbstractContextManager[None]:
         """What is appended inside is one system message."""
-        with self._in_role("system"):
-            yield
+        return self._roles.within("system")
 
-    @contextmanager
-    def user(self) -> Iterator[None]:
+    def user(self) -> AbstractContextManager[None]:
         """What is appended inside is one user message."""
-        with self._in_role("user"):
-            yield
+        return self._roles.within("user")
+
+    def assistant(self) -> AbstractContextManager[None]:
+        """What is appended inside is one assistant message."""
+        return self._roles.within("assistant")
 
     @contextmanager
-    def assistant(self) -> Iterator[None]:
-        """What is appended inside is one assistant message."""
-        with self._in_role("assistant"):
+    def var_scope(self, name: str) -> Iterator[None]:
+        """What is appended and generated inside becomes variable `name`, as one text.
+
+        The chat template's markup is no part of it. An exception ends it, too.
+
+        Raises:
+            InvalidRequestError: `name` is no string, or empty.
+        """
+        if name is None:
+            raise InvalidRequestError("a var_scope needs a name", param="name")
+        expressions.check_name(name)
+        scope: list[str] = []
+        self._queue.do("var_scope", lambda: self._transcript.open_scope(scope))
+        try:
             yield
+        finally:
+            close = self._queue.do(
+                f"var_scope({name!r})", lambda: self._transcript.close_scope(scope)
+            )
+            self._fill(name, close)
 
     def __getitem__(self, name: str) -> Var:
         """The variable; raises KeyError where nothing appended so far fills it."""
@@ -207,8 +225,12 @@ class State:
                 case SelectExpression():
                     self._select(part)
                 case RoleExpression():
-                    with self._in_role(part.role):
+                    with self._roles.within(part.role):
                         self._append(part.content)
+                case RoleBoundary(role, True):
+                    self._roles.begin(role)
+                case RoleBoundary(role, False):
+                    self._roles.end(role)
                 case _:
                     raise InvalidRequestError(f"a state cannot append {part!r}")
 
@@ -245,24 +267,6 @@ class State:
         self._variables[name] = Var(name, self._queue, pending.future)
         return pending
 
-    @contextmanager
-    def _in_role(self, role: str) -> Iterator[None]:
-        if self._role is not None and not self._role_inherited:
-            raise nested_role_error(role, self._role)
-        if self._role is not None:
-            # Open where this branch was forked off; only its next message can end it here.
-            self._queue.do(f"{self._role} role", self._transcript_closes_role)
-        self._role, self._role_inherited = role, False
-        self._queue.do(f"{role} role", lambda: self._transcript.open_role(role))
-        try:
-            yield
-        finally:
-            self._role = None
-            self._queue.do(f"{role} role", self._transcript_closes_role)
-
-    def _transcript_closes_role(self) -> None:
-        self._transcript.close_role()
-
     def _add_text(self, text: str) -> None:
         self._transcript.add_text(text)
 
@@ -277,8 +281,7 @@ class State:
     # Branches
 
     def _new_branch(self, index: int, point: Pending[Transcript]) -> State:
-        branch = State(self._run, (*self._branch, index))
-        branch._role, branch._role_inherited = self._role, self._role is not None
+        branch = State(self._run, (*self._branch, index), self._roles.open)
         branch._inherited = {name: var.copy() for name, var in self._variables.items()}
         branch._variables = branch._inherited.copy()
         branch._queue.submit("fork", partial(branch._adopt, self._queue, point))

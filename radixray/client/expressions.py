@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from radixray.client.choice_methods import METHODS
 from radixray.client.parameters import check_parameters
 from radixray.errors import InvalidRequestError
 
@@ -57,6 +58,10 @@ class SelectExpression(Expression):
 
     name: str | None
     choices: tuple[str, ...]
+    method: str = METHODS[0]
+    temperature: float = 0.0
+    mode: str = "score"
+    seed: int | None = None
     cache_salt: str | None = None
 
 
@@ -109,20 +114,36 @@ def gen_string(name: str | None = None, **params: Any) -> GenExpression:
 
 
 def select(
-    name: str | None, choices: Sequence[str], *, cache_salt: str | None = None
+    name: str | None,
+    choices: Sequence[str],
+    *,
+    method: str = METHODS[0],
+    temperature: float = 0.0,
+    mode: str = "score",
+    seed: int | None = None,
+    cache_salt: str | None = None,
 ) -> SelectExpression:
-    """The likeliest of `choices`, by mean log-probability of a token.
+    """One of `choices`, by their likelihood after the text so far.
 
     Args:
         name: the variable that gets the result; None names it as an unnamed `gen`.
         choices: at least one text, none of them empty.
+        method: ``token_length_normalized`` takes the highest mean log-probability of a token;
+            ``greedy_token_selection`` what greedy decoding would spell;
+            ``unconditional_likelihood_normalized`` the highest mean, less what each token's
+            log-probability is without the text so far.
+        temperature: 0 takes the best; else one is drawn by the scores' softmax at it.
+        mode: ``score`` reads all choices; ``mask`` generates, held to the choices, which reads
+            none and gives no scores.
+        seed: of what is drawn; by default the run's, if it has one.
         cache_salt: as for `gen`.
 
     Raises:
-        InvalidRequestError: `choices` is not a sequence of such texts.
+        InvalidRequestError: `choices` is not a sequence of such texts, another argument is not
+            one of these, or they do not go together.
     """
     check_name(name)
-    check_parameters({"cache_salt": cache_salt})
+    check_parameters({"cache_salt": cache_salt, "temperature": temperature, "seed": seed})
     if isinstance(choices, str) or not all(isinstance(c, str) and c for c in choices):
         raise InvalidRequestError(
             f"choices must be a list of texts that are not empty, not {choices!r:.80}",
@@ -130,7 +151,20 @@ def select(
         )
     if not choices:
         raise InvalidRequestError("choices must hold at least one text", param="choices")
-    return SelectExpression(name, tuple(choices), cache_salt)
+    if method not in METHODS:
+        raise InvalidRequestError(
+            f"method must be one of {', '.join(METHODS)}, not {method!r:.80}", param="method"
+        )
+    if mode not in ("score", "mask"):
+        raise InvalidRequestError(f"mode must be 'score' or 'mask', not {mode!r:.80}", param="mode")
+    if mode == "mask" and method != METHODS[0]:
+        raise InvalidRequestError("mode 'mask' scores nothing by a method", param="method")
+    if method == "greedy_token_selection" and temperature > 0:
+        raise InvalidRequestError(
+            "greedy_token_selection has no scores to draw by; leave temperature at 0",
+            param="temperature",
+        )
+    return SelectExpression(name, tuple(choices), method, temperature, mode, seed, cache_salt)
 
 
 def system(content: Expression | str = "") -> RoleExpression:

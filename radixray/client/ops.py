@@ -1,9 +1,9 @@
-"""The operations that ask the engine."""
+"""The operations that ask the engine to compute a prompt and go on from it."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -11,14 +11,13 @@ from radixray.actors.transport import Transport
 from radixray.client.chat import Transcript
 from radixray.client.op_queue import OpQueue
 from radixray.client.parameters import ResolvedParameters, sample_parameters
-from radixray.client.results import Choice, Gen
+from radixray.client.results import Gen
 from radixray.client.together import together
 from radixray.errors import AbortedError, EngineError, GrammarError
 from radixray.protocol import (
     Delta,
     GenerateRequest,
     SamplingParams,
-    ScoreRequest,
     TokenLogprob,
     Usage,
 )
@@ -34,7 +33,7 @@ async def generate(
     """Continues the transcript; raises the transport's typed errors."""
     prompt_ids = transcript.prompt_ids()
     request = GenerateRequest(
-        request_id=_new_request(queue),
+        request_id=new_request(queue),
         prompt_ids=prompt_ids,
         sampling=params.sampling,
         constraint=params.constraint,
@@ -85,38 +84,6 @@ async def samples(
     )
 
 
-async def select(
-    transport: Transport,
-    transcript: Transcript,
-    queue: OpQueue,
-    choices: Sequence[str],
-    cache_salt: str,
-) -> Choice:
-    """Appends the likeliest choice; raises the transport's typed errors.
-
-    Each choice is tokenised on its own after the same prompt tokens, so that all are scored on
-    exactly their own text.
-    """
-    prompt_ids = transcript.prompt_ids()
-    ids = [transport.tokenizer.encode(choice) for choice in choices]
-    request = ScoreRequest(
-        request_id=_new_request(queue), prompt_ids=prompt_ids, choices=ids, cache_salt=cache_salt
-    )
-    request.validate(transport.info)
-    result = await transport.score(request)
-    scores = [sum(logprobs) / len(logprobs) for logprobs in result.logprobs]
-    best = max(range(len(scores)), key=scores.__getitem__)
-    transcript.add_output(prompt_ids, ids[best], choices[best])
-    return Choice(
-        text=choices[best],
-        index=best,
-        scores=scores,
-        logprobs=result.logprobs,
-        usage=result.usage,
-        request_id=request.request_id,
-    )
-
-
 async def commit(
     transport: Transport, transcript: Transcript, queue: OpQueue, cache_salt: str
 ) -> Usage:
@@ -125,7 +92,7 @@ async def commit(
     if not ids:
         return Usage()
     request = GenerateRequest(
-        request_id=_new_request(queue),
+        request_id=new_request(queue),
         prompt_ids=ids,
         sampling=SamplingParams(max_tokens=0),
         cache_salt=cache_salt,
@@ -174,6 +141,7 @@ async def _collect(
     )
 
 
-def _new_request(queue: OpQueue) -> str:
+def new_request(queue: OpQueue) -> str:
+    """The id of a new request, which an error of the running operation will name."""
     queue.request_id = uuid.uuid4().hex
     return queue.request_id

@@ -109,8 +109,8 @@ def resolve(
     would all draw the same tokens. A generation's own seed is taken as it is.
     """
     run = {name: value for name, value in defaults.items() if value is not None}
-    if branch and "seed" in run:
-        run["seed"] = derived_seed(run["seed"], branch)
+    if "seed" in run:
+        run["seed"] = run_seed(run, branch)
     own = {name: value for name, value in params.items() if value is not None}
     merged: dict[str, Any] = _LANGUAGE_DEFAULTS | run | own
     reading = reading_of(merged)
@@ -121,6 +121,12 @@ def resolve(
         n=merged.get("n", 1),
         request={name: merged[name] for name in REQUEST if name in merged},
     )
+
+
+def run_seed(defaults: Mapping[str, Any], branch: tuple[int, ...]) -> int | None:
+    """The run's seed, if it has one, as it is in a branch."""
+    seed = defaults.get("seed")
+    return derived_seed(seed, branch) if seed is not None and branch else seed
 
 
 def sample_parameters(params: ResolvedParameters) -> list[ResolvedParameters]:

@@ -65,18 +65,25 @@ class Choice(_Text):
     """The result of a selection; as a string, the text chosen.
 
     Attributes:
-        text: the choice with the highest score.
+        text: the choice taken.
         index: its place in the list of choices; the first of several with the same score.
-        scores: for each choice, the mean of its tokens' log-probabilities.
+        scores: for each choice, the mean of its tokens' log-probabilities; with
+            ``unconditional_likelihood_normalized``, less those it has without the prompt. Empty
+            in mode ``mask``, as the next two.
+        probabilities: the softmax of `scores` at the temperature asked for, at 1 for 0.
         logprobs: for each choice, the natural-log probability of each token.
-        usage: tokens of this request.
+        unconditional_logprobs: those without the prompt, 0 for the first token, where the method
+            asks for them.
+        usage: tokens of its requests.
         request_id: the engine's request.
     """
 
     text: str
     index: int
-    scores: list[float]
-    logprobs: list[list[float]]
+    scores: list[float] = field(default_factory=list)
+    probabilities: list[float] = field(default_factory=list)
+    logprobs: list[list[float]] = field(default_factory=list)
+    unconditional_logprobs: list[list[float]] | None = None
     usage: Usage
     request_id: str
 

@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
-from radixray.client import expressions, ops
+from radixray.client import expressions, ops, selecting
 from radixray.client.chat import Transcript
+from radixray.client.choice_methods import METHODS
 from radixray.client.content import Content
 from radixray.client.expressions import (
     Expression,
@@ -21,7 +22,7 @@ from radixray.client.expressions import (
 )
 from radixray.client.forks import Forks
 from radixray.client.op_queue import OpQueue, Pending
-from radixray.client.parameters import resolve
+from radixray.client.parameters import resolve, run_seed
 from radixray.client.results import Choice, Gen, StreamEvent
 from radixray.client.roles import Roles
 from radixray.client.run_context import RunContext
@@ -79,14 +80,32 @@ class State:
         return self._gen(expressions.gen(name, **params))
 
     def select(
-        self, name: str | None, choices: Sequence[str], *, cache_salt: str | None = None
+        self,
+        name: str | None,
+        choices: Sequence[str],
+        *,
+        method: str = METHODS[0],
+        temperature: float = 0.0,
+        mode: str = "score",
+        seed: int | None = None,
+        cache_salt: str | None = None,
     ) -> Pending[Choice]:
-        """Appends the likeliest choice; await it for the result. As `radixray.select`.
+        """Appends one of the choices; await it for the result. As `radixray.select`.
 
         Raises:
             ProgramError: when awaited: the selection failed.
         """
-        return self._select(expressions.select(name, choices, cache_salt=cache_salt))
+        return self._select(
+            expressions.select(
+                name,
+                choices,
+                method=method,
+                temperature=temperature,
+                mode=mode,
+                seed=seed,
+                cache_salt=cache_salt,
+            )
+        )
 
     def system(self) -> AbstractContextManager[None]:
         """What is appended inside is one system message."""
@@ -250,11 +269,12 @@ class State:
     def _select(self, part: SelectExpression) -> Pending[Choice]:
         name = part.name or self._next_name()
         salt = self._salt() if part.cache_salt is None else part.cache_salt
+        seed = run_seed(self._run.defaults, self._branch) if part.seed is None else part.seed
 
         async def run() -> Choice:
             choice = self._counted(
-                await ops.select(
-                    self._run.transport, self._transcript, self._queue, part.choices, salt
+                await selecting.select(
+                    self._run.transport, self._transcript, self._queue, part, salt, seed
                 )
             )
             if (listener := self._listener(name)) is not None:

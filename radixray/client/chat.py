@@ -53,6 +53,18 @@ class Transcript:
         other._open = replace(self._open) if self._open else None
         return other
 
+    def become(self, other: Transcript, said: str) -> None:
+        """Goes on from a copy of `other`, which since the fork has said `said`."""
+        self._tell_scopes(said)
+        copy = other.copy()
+        self.content, self._messages = copy.content, copy._messages
+        self._rendered, self._open = copy._rendered, copy._open
+
+    @property
+    def complete_messages(self) -> int:
+        """How many messages have ended."""
+        return len(self._messages)
+
     def messages(self) -> list[dict[str, Any]]:
         """The messages so far, the open one included."""
         open_ = self._open

@@ -52,7 +52,7 @@ class Function:
         Raises:
             InvalidRequestError: neither a parameter of the program nor of generations.
         """
-        self._split(kwargs)
+        self.split(kwargs)
         return Function(self._body, self._bound | kwargs, self._remote_options)
 
     def options(self, *, num_cpus: float = 0.1, deployment: str | None = None) -> Function:
@@ -142,7 +142,7 @@ class Function:
             raise InvalidRequestError(
                 f"on_error must be 'raise' or 'return', not {on_error!r}", param="on_error"
             )
-        self._split(kwargs)
+        self.split(kwargs)
 
         async def run_row(row: Any) -> ProgramResult:
             if isinstance(row, dict):
@@ -169,7 +169,7 @@ class Function:
         """
         from radixray.client.remote import submit
 
-        self._split(kwargs)
+        self.split(kwargs)
         return submit(self, args, kwargs, **self._remote_options)
 
     async def _run(
@@ -179,13 +179,20 @@ class Function:
         transport: Transport | None,
         listener: Callable[[StreamEvent], None] | None,
     ) -> ProgramResult:
-        arguments, defaults = self._split(self._bound | dict(kwargs))
+        arguments, defaults = self.split(kwargs)
         if transport is None:
             from radixray.client.runtime import current_transport
 
             transport = await current_transport()
-        run = RunContext(transport, defaults, listener)
-        state = State(run)
+        return await self.complete(
+            State(RunContext(transport, defaults, listener)), args, arguments
+        )
+
+    async def complete(
+        self, state: State, args: tuple[Any, ...], arguments: Mapping[str, Any]
+    ) -> ProgramResult:
+        """Runs the program on a state whose run is its own, to the end; raises as `run`."""
+        run = state._run
         try:
             value = await self._body(state, *args, **arguments)
             await run.drain()
@@ -203,8 +210,13 @@ class Function:
             _tokens=state.tokens(),
         )
 
-    def _split(self, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The program's own arguments, and the defaults for its generations."""
+    def split(self, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The program's own arguments, bound ones included, and its generations' defaults.
+
+        Raises:
+            InvalidRequestError: a keyword that is neither.
+        """
+        kwargs = self._bound | dict(kwargs)
         own = {
             name: value
             for name, value in kwargs.items()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from radixray.client import expressions, ops, selecting
 from radixray.client.chat import Transcript
@@ -23,12 +23,15 @@ from radixray.client.expressions import (
 from radixray.client.forks import Forks
 from radixray.client.op_queue import OpQueue, Pending
 from radixray.client.parameters import resolve, run_seed
-from radixray.client.results import Choice, Gen, StreamEvent
+from radixray.client.results import Choice, Gen
 from radixray.client.roles import Roles
 from radixray.client.run_context import RunContext
 from radixray.client.variables import Var
 from radixray.errors import InvalidRequestError, NotReadyError, ProgramError
 from radixray.protocol import Usage
+
+if TYPE_CHECKING:
+    from radixray.client.function import Function
 
 T = TypeVar("T", Gen, Choice)
 V = TypeVar("V")
@@ -53,6 +56,9 @@ class State:
         self._variables: dict[str, Var] = {}
         self._inherited: dict[str, Var] = {}
         self._children: list[State] = []
+        self._calls: list[OpQueue] = []
+        self._origin: int | None = None  # of a branch: messages that had ended at its fork
+        self._said: list[str] = []  # since then
         self._usage = Usage()
         self._roles = Roles(self._queue, lambda: self._transcript, role)
 
@@ -128,9 +134,7 @@ class State:
         Raises:
             InvalidRequestError: `name` is no string, or empty.
         """
-        if name is None:
-            raise InvalidRequestError("a var_scope needs a name", param="name")
-        expressions.check_name(name)
+        expressions.check_name(name or "")
         scope: list[str] = []
         self._queue.do("var_scope", lambda: self._transcript.open_scope(scope))
         try:
@@ -187,6 +191,37 @@ class State:
         branches = [self._new_branch(index, point) for index in range(n)]
         self._children += branches
         return Forks(self, branches)
+
+    def copy(self) -> State:
+        """A branch that goes on from here: ``fork(1)[0]``; raises as `fork`."""
+        return self.fork(1)[0]
+
+    def adopt(self, branch: State) -> Pending[None]:
+        """Goes on from where `branch` is: with its text, in place of this state's, and variables.
+
+        The branch is one that this state forked. What this state appended since is dropped.
+
+        Raises:
+            InvalidRequestError: it is not, or another role is open in it.
+            ProgramError: when awaited: an operation of either failed.
+        """
+        from radixray.client.adoption import adopt
+
+        return adopt(self, branch)
+
+    def call(self, program: Function, *args: Any, **kwargs: Any) -> Var:
+        """Starts another program on a state of its own; await the result for its `ProgramResult`.
+
+        Its `value` is what the program returns. Keywords that are no parameters of it are defaults
+        for its generations, before those of this run. Append the result, or set a variable to it:
+        ``s["x"] = s.call(tip, topic)``. If it fails and nobody sees that, this program fails.
+
+        Raises:
+            InvalidRequestError: a keyword that is neither.
+        """
+        from radixray.client.calls import start_call
+
+        return start_call(self, program, args, kwargs)
 
     def commit(self) -> Pending[None]:
         """Has the engine compute and cache the text so far; await it to know that it has.
@@ -246,10 +281,8 @@ class State:
                 case RoleExpression():
                     with self._roles.within(part.role):
                         self._append(part.content)
-                case RoleBoundary(role, True):
-                    self._roles.begin(role)
-                case RoleBoundary(role, False):
-                    self._roles.end(role)
+                case RoleBoundary(role, begins):
+                    (self._roles.begin if begins else self._roles.end)(role)
                 case _:
                     raise InvalidRequestError(f"a state cannot append {part!r}")
 
@@ -257,8 +290,10 @@ class State:
         name = part.name or self._next_name()
         params = resolve(part.params, self._run.defaults, self._branch)
 
+        shown = self._run.listener_of(name, self._branch)
+
         async def run() -> Gen | list[Gen]:
-            ask = (self._run.transport, self._transcript, self._queue, params, self._listener(name))
+            ask = (self._run.transport, self._transcript, self._queue, params, shown)
             if params.n == 1:
                 return self._counted(await ops.generate(*ask))
             await self._commit()  # the samples share it
@@ -268,7 +303,7 @@ class State:
 
     def _select(self, part: SelectExpression) -> Pending[Choice]:
         name = part.name or self._next_name()
-        salt = self._salt() if part.cache_salt is None else part.cache_salt
+        salt = self._run.cache_salt if part.cache_salt is None else part.cache_salt
         seed = run_seed(self._run.defaults, self._branch) if part.seed is None else part.seed
 
         async def run() -> Choice:
@@ -277,7 +312,7 @@ class State:
                     self._run.transport, self._transcript, self._queue, part, salt, seed
                 )
             )
-            if (listener := self._listener(name)) is not None:
+            if (listener := self._run.listener_of(name, self._branch)) is not None:
                 listener(choice.text)
             return choice
 
@@ -295,13 +330,16 @@ class State:
         self._transcript.add_text(var.text)
 
     async def _commit(self) -> None:
-        usage = await ops.commit(self._run.transport, self._transcript, self._queue, self._salt())
+        usage = await ops.commit(
+            self._run.transport, self._transcript, self._queue, self._run.cache_salt
+        )
         self._count(usage)
 
     # Branches
 
     def _new_branch(self, index: int, point: Pending[Transcript]) -> State:
         branch = State(self._run, (*self._branch, index), self._roles.open)
+        branch._origin = 0
         branch._inherited = {name: var.copy() for name, var in self._variables.items()}
         branch._variables = branch._inherited.copy()
         branch._queue.submit("fork", partial(branch._adopt, self._queue, point))
@@ -309,6 +347,8 @@ class State:
 
     async def _adopt(self, parent: OpQueue, point: Pending[Transcript]) -> None:
         self._transcript = (await parent.result(point.future)).copy()
+        self._origin = self._transcript.complete_messages
+        self._transcript.open_scope(self._said)
 
     def _snapshot(self) -> Transcript:
         return self._transcript.copy()
@@ -327,7 +367,8 @@ class State:
 
     def _cancel(self) -> None:
         for state in self._family():
-            state._queue.cancel()
+            for queue in (state._queue, *state._calls):
+                queue.cancel()
 
     def _family(self) -> list[State]:
         """This state and all branches below it. A loop: forks may nest deeper than Python."""
@@ -349,19 +390,10 @@ class State:
             number += 1
         return name
 
-    def _salt(self) -> str:
-        return self._run.defaults.get("cache_salt") or ""
-
     def _counted(self, result: T) -> T:
         self._count(result.usage)
         return result
 
     def _count(self, usage: Usage) -> None:
         self._usage += usage
-        self._run.usage += usage
-
-    def _listener(self, name: str) -> Callable[[str], None] | None:
-        listener = self._run.listener
-        if listener is None:
-            return None
-        return lambda delta: listener(StreamEvent(var=name, branch=self._branch, delta=delta))
+        self._run.count(usage)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from radixray.client.forks import Forks
     from radixray.client.function import Function, function
     from radixray.client.results import Choice, Gen, ProgramResult
+    from radixray.client.retry import Retry
     from radixray.client.runtime import Runtime, attach, init, shutdown
     from radixray.client.state import State
     from radixray.errors import (
@@ -84,6 +85,7 @@ _HOME = {
     "radixray.client.forks": ("Forks",),
     "radixray.client.function": ("Function", "function"),
     "radixray.client.results": ("Choice", "Gen", "ProgramResult"),
+    "radixray.client.retry": ("Retry",),
     "radixray.client.runtime": ("Runtime", "attach", "init", "shutdown"),
     "radixray.client.state": ("State",),
     "radixray.errors": (
@@ -133,6 +135,7 @@ __all__ = [
     "ProgramError",
     "ProgramResult",
     "RadixRayError",
+    "Retry",
     "Runtime",
     "State",
     "TemplateError",

@@ -180,8 +180,8 @@ class Forks(Sequence["State"]):
         for branch in self._branches:
             await branch._queue.drained()
         # The body often meets a branch's failure itself, or a sibling's that was cancelled for
-        # it. What it raises of its own goes on unchanged.
-        if self._failed and (error is None or isinstance(error, ProgramError)):
+        # it, perhaps in a fork of its own. What it raises of its own goes on unchanged.
+        if self._failed and (error is None or _only_programs(error)):
             raise self._group(self._failed) from error
         if error is None and not self._taken:
             self._gather()
@@ -258,3 +258,10 @@ class Forks(Sequence["State"]):
 
     def _group(self, failed: list[ProgramError]) -> ExceptionGroup[ProgramError]:
         return ExceptionGroup(f"{len(failed)} of {len(self)} branches failed", failed)
+
+
+def _only_programs(error: BaseException) -> bool:
+    """Whether nothing but failures of operations was raised."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_only_programs(inner) for inner in error.exceptions)
+    return isinstance(error, ProgramError)

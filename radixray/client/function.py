@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sized
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 from radixray.actors.transport import Transport
+from radixray.checks import check_int
+from radixray.client.limit import LimitedTransport
 from radixray.client.mapping import map_rows
 from radixray.client.parameters import RUN_DEFAULTS, check_parameters
+from radixray.client.progress import BatchProgress
 from radixray.client.results import ProgramResult, StreamEvent
+from radixray.client.retry import Retry
 from radixray.client.run_context import RunContext
 from radixray.client.state import State
 from radixray.client.variables import settled
@@ -112,6 +117,9 @@ class Function:
         concurrency: int = 64,
         ordered: bool = False,
         on_error: Literal["raise", "return"] = "raise",
+        max_requests: int | None = None,
+        retry: Retry | None = None,
+        progress: bool = False,
         transport: Transport | None = None,
         **kwargs: Any,
     ) -> AsyncGenerator[ProgramResult, None]:
@@ -124,6 +132,10 @@ class Function:
             ordered: yield in the order of the rows; else as they finish.
             on_error: ``return`` yields a failed program as a result with `error` set; ``raise``
                 raises its error and cancels the others.
+            max_requests: most requests under way, of all programs and their branches together;
+                by default as many as the programs make.
+            retry: when to run a failed program again; by default never.
+            progress: show a bar on standard error.
             transport: as in `run`.
             kwargs: arguments for every row, which a row's own win over, and defaults for
                 generations.
@@ -134,29 +146,54 @@ class Function:
         Raises:
             InvalidRequestError: a wrong argument.
         """
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-            raise InvalidRequestError(
-                f"concurrency must be an integer from 1, not {concurrency!r}", param="concurrency"
-            )
+        check_int("concurrency", concurrency, 1)
         if on_error not in ("raise", "return"):
             raise InvalidRequestError(
                 f"on_error must be 'raise' or 'return', not {on_error!r}", param="on_error"
             )
         self.split(kwargs)
+        if max_requests is not None:
+            check_int("max_requests", max_requests, 1)
+            transport = LimitedTransport(await _transport(transport), max_requests)
 
         async def run_row(row: Any) -> ProgramResult:
             if isinstance(row, dict):
                 return await self._run((), kwargs | row, transport, None)
-            return await self._run(
-                row if isinstance(row, tuple) else (row,), kwargs, transport, None
-            )
+            args = row if isinstance(row, tuple) else (row,)
+            return await self._run(args, kwargs, transport, None)
 
-        results = map_rows(run_row, rows, concurrency, ordered, on_error == "return")
-        try:
-            async for result in results:
-                yield result
-        finally:
-            await results.aclose()
+        async def run(row: Any) -> ProgramResult:
+            return await (run_row(row) if retry is None else retry.run(lambda: run_row(row)))
+
+        total = len(rows) if isinstance(rows, Sized) else None
+        bar = BatchProgress(self.__name__, total) if progress else None
+        results = map_rows(run, rows, concurrency, ordered, on_error == "return")
+        with bar or nullcontext():
+            try:
+                async for result in results:
+                    if bar is not None:
+                        bar.add(result)
+                    yield result
+            finally:
+                await results.aclose()
+
+    async def run_batch(
+        self, rows: Iterable[Any], *, progress_bar: bool = False, **options: Any
+    ) -> list[ProgramResult]:
+        """Runs the program once a row; the results in the order of the rows.
+
+        A failed program's result has `error` set, unless ``on_error="raise"``.
+
+        Args:
+            rows: as of `map`.
+            progress_bar: show one on standard error.
+            options: further arguments of `map`, and of the program.
+
+        Raises:
+            InvalidRequestError: a wrong argument.
+        """
+        how = {"on_error": "return", **options, "ordered": True, "progress": progress_bar}
+        return [result async for result in self.map(rows, **how)]
 
     def remote(self, *args: Any, **kwargs: Any) -> ObjectRef[ProgramResult]:
         """Runs the program as a Ray task; `options` sets its CPUs and deployment.
@@ -180,13 +217,8 @@ class Function:
         listener: Callable[[StreamEvent], None] | None,
     ) -> ProgramResult:
         arguments, defaults = self.split(kwargs)
-        if transport is None:
-            from radixray.client.runtime import current_transport
-
-            transport = await current_transport()
-        return await self.complete(
-            State(RunContext(transport, defaults, listener)), args, arguments
-        )
+        run = RunContext(await _transport(transport), defaults, listener)
+        return await self.complete(State(run), args, arguments)
 
     async def complete(
         self, state: State, args: tuple[Any, ...], arguments: Mapping[str, Any]
@@ -233,6 +265,14 @@ class Function:
                 )
         check_parameters(defaults, constraints=False)
         return own, defaults
+
+
+async def _transport(given: Transport | None) -> Transport:
+    if given is not None:
+        return given
+    from radixray.client.runtime import current_transport
+
+    return await current_transport()
 
 
 def function(body: Callable[..., Awaitable[Any]]) -> Function:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -26,6 +26,7 @@ from radixray.client.parameters import resolve, run_seed
 from radixray.client.results import Choice, Gen
 from radixray.client.roles import Roles
 from radixray.client.run_context import RunContext
+from radixray.client.text_feed import TextFeed
 from radixray.client.variables import Var
 from radixray.errors import InvalidRequestError, NotReadyError, ProgramError
 from radixray.protocol import Usage
@@ -169,6 +170,10 @@ class State:
         """The variable, or `default` where there is none."""
         return self._variables.get(name, default)
 
+    def text_iter(self, name: str) -> AsyncGenerator[str, None]:
+        """The variable's text as it comes, as `Var.text_iter`; raises KeyError as ``s[name]``."""
+        return self[name].text_iter()
+
     def fork(self, n: int = 1) -> Forks:
         """Branches that go on from here, each on its own.
 
@@ -271,7 +276,7 @@ class State:
         for part in expression.parts():
             match part:
                 case Text():
-                    self._queue.do("text", partial(self._add_text, part.text))
+                    self._queue.do("text", lambda text=part.text: self._transcript.add_text(text))
                 case Var():
                     self._queue.submit(f"the value of {part.name!r}", partial(self._add_var, part))
                 case GenExpression():
@@ -290,16 +295,16 @@ class State:
         name = part.name or self._next_name()
         params = resolve(part.params, self._run.defaults, self._branch)
 
-        shown = self._run.listener_of(name, self._branch)
+        feed = TextFeed(self._run.listener_of(name, self._branch))
 
         async def run() -> Gen | list[Gen]:
-            ask = (self._run.transport, self._transcript, self._queue, params, shown)
+            ask = (self._run.transport, self._transcript, self._queue, params, feed.push)
             if params.n == 1:
                 return self._counted(await ops.generate(*ask))
             await self._commit()  # the samples share it
             return [self._counted(result) for result in await ops.samples(*ask)]
 
-        return self._fill(name, self._queue.submit(f"gen({name!r})", run))
+        return self._fill(name, self._queue.submit(f"gen({name!r})", run), feed)
 
     def _select(self, part: SelectExpression) -> Pending[Choice]:
         name = part.name or self._next_name()
@@ -318,12 +323,9 @@ class State:
 
         return self._fill(name, self._queue.submit(f"select({name!r})", run))
 
-    def _fill(self, name: str, pending: Pending[V]) -> Pending[V]:
-        self._variables[name] = Var(name, self._queue, pending.future)
+    def _fill(self, name: str, pending: Pending[V], feed: TextFeed | None = None) -> Pending[V]:
+        self._variables[name] = Var(name, self._queue, pending.future, feed=feed)
         return pending
-
-    def _add_text(self, text: str) -> None:
-        self._transcript.add_text(text)
 
     async def _add_var(self, var: Var) -> None:
         await var
@@ -376,8 +378,6 @@ class State:
         for state in family:
             family += state._children
         return family
-
-    # Helpers
 
     def _settled(self) -> Transcript:
         if not self._queue.idle:

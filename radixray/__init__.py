@@ -21,10 +21,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from radixray.client.expressions import assistant, gen, select, system, user
+    from radixray.client.expressions import (
+        assistant,
+        assistant_begin,
+        assistant_end,
+        gen,
+        gen_int,
+        gen_string,
+        select,
+        system,
+        system_begin,
+        system_end,
+        user,
+        user_begin,
+        user_end,
+    )
     from radixray.client.forks import Forks
     from radixray.client.function import Function, function
     from radixray.client.results import Choice, Gen, ProgramResult
+    from radixray.client.retry import Retry
     from radixray.client.runtime import Runtime, attach, init, shutdown
     from radixray.client.state import State
     from radixray.errors import (
@@ -41,6 +56,7 @@ if TYPE_CHECKING:
         ModelNotFoundError,
         NotInitializedError,
         NotReadyError,
+        OutputError,
         OverloadedError,
         ProgramError,
         RadixRayError,
@@ -51,10 +67,25 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "radixray.client.expressions": ("assistant", "gen", "select", "system", "user"),
+    "radixray.client.expressions": (
+        "assistant",
+        "assistant_begin",
+        "assistant_end",
+        "gen",
+        "gen_int",
+        "gen_string",
+        "select",
+        "system",
+        "system_begin",
+        "system_end",
+        "user",
+        "user_begin",
+        "user_end",
+    ),
     "radixray.client.forks": ("Forks",),
     "radixray.client.function": ("Function", "function"),
     "radixray.client.results": ("Choice", "Gen", "ProgramResult"),
+    "radixray.client.retry": ("Retry",),
     "radixray.client.runtime": ("Runtime", "attach", "init", "shutdown"),
     "radixray.client.state": ("State",),
     "radixray.errors": (
@@ -71,6 +102,7 @@ _HOME = {
         "ModelNotFoundError",
         "NotInitializedError",
         "NotReadyError",
+        "OutputError",
         "OverloadedError",
         "ProgramError",
         "RadixRayError",
@@ -98,23 +130,33 @@ __all__ = [
     "ModelNotFoundError",
     "NotInitializedError",
     "NotReadyError",
+    "OutputError",
     "OverloadedError",
     "ProgramError",
     "ProgramResult",
     "RadixRayError",
+    "Retry",
     "Runtime",
     "State",
     "TemplateError",
     "UnsupportedModelError",
     "assistant",
+    "assistant_begin",
+    "assistant_end",
     "attach",
     "function",
     "gen",
+    "gen_int",
+    "gen_string",
     "init",
     "select",
     "shutdown",
     "system",
+    "system_begin",
+    "system_end",
     "user",
+    "user_begin",
+    "user_end",
 ]
 
 

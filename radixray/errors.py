@@ -72,6 +72,27 @@ def _rebuild_grammar_error(message: str, param: str | None, text: str) -> Gramma
     return GrammarError(message, param=param, text=text)
 
 
+class OutputError(RadixRayError):
+    """An output cannot be read as the type that was asked for, or it is cut off.
+
+    Attributes:
+        text: the output.
+    """
+
+    retryable = True
+
+    def __init__(self, message: str, *, param: str | None = None, text: str = "") -> None:
+        super().__init__(message, param=param)
+        self.text = text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_output_error, (self.message, self.param, self.text))
+
+
+def _rebuild_output_error(message: str, param: str | None, text: str) -> OutputError:
+    return OutputError(message, param=param, text=text)
+
+
 class TemplateError(InvalidRequestError):
     """The model's chat template is missing, fails, or rewrites earlier messages."""
 

@@ -44,7 +44,12 @@ def json_schema_of(source: Any) -> str:
     return _text(_schema_of_type(source))
 
 
-def _schema_of_type(source: Any) -> Any:
+def type_adapter(source: Any) -> Any:
+    """pydantic's TypeAdapter of a Python type, which knows its schema and validates.
+
+    Raises:
+        ConstraintError: no type, one that pydantic has no schema for, or pydantic is missing.
+    """
     if not _may_be_type(source):
         raise _refusal(
             "json_schema must be JSON text, a dict, or a type that pydantic knows, not "
@@ -56,12 +61,27 @@ def _schema_of_type(source: Any) -> Any:
     except ImportError as error:
         raise _refusal("json_schema of a Python type needs pydantic installed") from error
     try:
-        adapter = source if isinstance(source, TypeAdapter) else TypeAdapter(_modern(source))
-        return adapter.json_schema()
+        return source if isinstance(source, TypeAdapter) else TypeAdapter(_modern(source))
     except (PydanticUserError, TypeError, NameError) as error:
         raise _refusal(
             f"json_schema: pydantic has no schema for {source!r:.80}: {error}"
         ) from error
+
+
+def _schema_of_type(source: Any) -> Any:
+    adapter = type_adapter(source)
+    try:
+        return adapter.json_schema()
+    except (_pydantic_error(), TypeError, NameError) as error:
+        raise _refusal(
+            f"json_schema: pydantic has no schema for {source!r:.80}: {error}"
+        ) from error
+
+
+def _pydantic_error() -> type[Exception]:
+    from pydantic.errors import PydanticUserError
+
+    return PydanticUserError
 
 
 def _modern(source: Any) -> Any:

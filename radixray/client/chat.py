@@ -43,14 +43,27 @@ class Transcript:
         self._messages: list[dict[str, Any]] = []
         self._rendered = ""
         self._open: _OpenMessage | None = None
+        self._scopes: list[list[str]] = []
 
     def copy(self) -> Transcript:
-        """An independent copy."""
+        """An independent copy, in which no scope is open."""
         other = Transcript(self._template, self.content.copy())
         other._messages = self._messages.copy()
         other._rendered = self._rendered
         other._open = replace(self._open) if self._open else None
         return other
+
+    def become(self, other: Transcript, said: str) -> None:
+        """Goes on from a copy of `other`, which since the fork has said `said`."""
+        self._tell_scopes(said)
+        copy = other.copy()
+        self.content, self._messages = copy.content, copy._messages
+        self._rendered, self._open = copy._rendered, copy._open
+
+    @property
+    def complete_messages(self) -> int:
+        """How many messages have ended."""
+        return len(self._messages)
 
     def messages(self) -> list[dict[str, Any]]:
         """The messages so far, the open one included."""
@@ -76,8 +89,18 @@ class Transcript:
         self.content.add_text(added if message.footer is None else message.footer, template=True)
         self._rendered = rendered
 
+    def open_scope(self, scope: list[str]) -> None:
+        """From now on `scope` gets what is said, by text or by a request, template aside."""
+        self._scopes.append(scope)
+
+    def close_scope(self, scope: list[str]) -> str:
+        """Ends what `open_scope` began; what was said."""
+        self._scopes = [open_ for open_ in self._scopes if open_ is not scope]
+        return "".join(scope)
+
     def add_text(self, text: str) -> None:
         """Appends text, to the open message where there is one."""
+        self._tell_scopes(text)
         if self._open is None:
             self.content.add_text(text)
             return
@@ -104,7 +127,12 @@ class Transcript:
         self, prompt_ids: list[int], token_ids: list[int], text: str, *, cut: bool = False
     ) -> None:
         """Appends a request's output, as `Content.add_output`."""
+        self._tell_scopes(text)
         self.content.add_output(prompt_ids, token_ids, text, cut=cut)
+
+    def _tell_scopes(self, text: str) -> None:
+        for scope in self._scopes:
+            scope.append(text)
 
     def _content_of(self, message: _OpenMessage) -> str:
         written = message.footer is not None

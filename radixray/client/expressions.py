@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from radixray.client.choice_methods import METHODS
 from radixray.client.parameters import check_parameters
 from radixray.errors import InvalidRequestError
 
@@ -57,6 +58,10 @@ class SelectExpression(Expression):
 
     name: str | None
     choices: tuple[str, ...]
+    method: str = METHODS[0]
+    temperature: float = 0.0
+    mode: str = "score"
+    seed: int | None = None
     cache_salt: str | None = None
 
 
@@ -68,6 +73,14 @@ class RoleExpression(Expression):
     content: Expression
 
 
+@dataclass(frozen=True)
+class RoleBoundary(Expression):
+    """Where one message of a chat begins, or ends."""
+
+    role: str
+    begins: bool
+
+
 def gen(name: str | None = None, **params: Any) -> GenExpression:
     """A generation.
 
@@ -76,30 +89,61 @@ def gen(name: str | None = None, **params: Any) -> GenExpression:
         params: fields of `SamplingParams` and of `Constraint` (e.g. `regex`), and `cache_salt`,
             `priority` and `timeout_s` of `GenerateRequest`.
             `max_tokens` is 128 unless given.
+            ``dtype=`` int, float, bool or str (in quotes) holds the output to that, and
+            ``type=`` to the JSON of a pydantic model or of any type that pydantic knows;
+            the result's `value` is then of that type, or the generation fails with OutputError.
+            ``n=`` makes so many samples of one prompt: the result is their list, and the text
+            goes on with the first.
 
     Raises:
         InvalidRequestError: an unknown or wrong parameter, or two constraints.
     """
-    _check_name(name)
+    check_name(name)
     check_parameters(params)
     return GenExpression(name, MappingProxyType(dict(params)))
 
 
+def gen_int(name: str | None = None, **params: Any) -> GenExpression:
+    """``gen(name, dtype=int)``; raises as `gen`."""
+    return gen(name, dtype=int, **params)
+
+
+def gen_string(name: str | None = None, **params: Any) -> GenExpression:
+    """``gen(name, dtype=str)``: a string in double quotes; raises as `gen`."""
+    return gen(name, dtype=str, **params)
+
+
 def select(
-    name: str | None, choices: Sequence[str], *, cache_salt: str | None = None
+    name: str | None,
+    choices: Sequence[str],
+    *,
+    method: str = METHODS[0],
+    temperature: float = 0.0,
+    mode: str = "score",
+    seed: int | None = None,
+    cache_salt: str | None = None,
 ) -> SelectExpression:
-    """The likeliest of `choices`, by mean log-probability of a token.
+    """One of `choices`, by their likelihood after the text so far.
 
     Args:
         name: the variable that gets the result; None names it as an unnamed `gen`.
         choices: at least one text, none of them empty.
+        method: ``token_length_normalized`` takes the highest mean log-probability of a token;
+            ``greedy_token_selection`` what greedy decoding would spell;
+            ``unconditional_likelihood_normalized`` the highest mean, less what each token's
+            log-probability is without the text so far.
+        temperature: 0 takes the best; else one is drawn by the scores' softmax at it.
+        mode: ``score`` reads all choices; ``mask`` generates, held to the choices, which reads
+            none and gives no scores.
+        seed: of what is drawn; by default the run's, if it has one.
         cache_salt: as for `gen`.
 
     Raises:
-        InvalidRequestError: `choices` is not a sequence of such texts.
+        InvalidRequestError: `choices` is not a sequence of such texts, another argument is not
+            one of these, or they do not go together.
     """
-    _check_name(name)
-    check_parameters({"cache_salt": cache_salt})
+    check_name(name)
+    check_parameters({"cache_salt": cache_salt, "temperature": temperature, "seed": seed})
     if isinstance(choices, str) or not all(isinstance(c, str) and c for c in choices):
         raise InvalidRequestError(
             f"choices must be a list of texts that are not empty, not {choices!r:.80}",
@@ -107,22 +151,68 @@ def select(
         )
     if not choices:
         raise InvalidRequestError("choices must hold at least one text", param="choices")
-    return SelectExpression(name, tuple(choices), cache_salt)
+    if method not in METHODS:
+        raise InvalidRequestError(
+            f"method must be one of {', '.join(METHODS)}, not {method!r:.80}", param="method"
+        )
+    if mode not in ("score", "mask"):
+        raise InvalidRequestError(f"mode must be 'score' or 'mask', not {mode!r:.80}", param="mode")
+    if mode == "mask" and method != METHODS[0]:
+        raise InvalidRequestError("mode 'mask' scores nothing by a method", param="method")
+    if method == "greedy_token_selection" and temperature > 0:
+        raise InvalidRequestError(
+            "greedy_token_selection has no scores to draw by; leave temperature at 0",
+            param="temperature",
+        )
+    return SelectExpression(name, tuple(choices), method, temperature, mode, seed, cache_salt)
 
 
-def system(content: Expression | str) -> RoleExpression:
+def system(content: Expression | str = "") -> RoleExpression:
     """A system message; raises InvalidRequestError as `as_expression`, or for a role inside."""
     return _role("system", content)
 
 
-def user(content: Expression | str) -> RoleExpression:
+def user(content: Expression | str = "") -> RoleExpression:
     """A user message; raises as `system`."""
     return _role("user", content)
 
 
-def assistant(content: Expression | str) -> RoleExpression:
+def assistant(content: Expression | str = "") -> RoleExpression:
     """An assistant message; raises as `system`."""
     return _role("assistant", content)
+
+
+def system_begin() -> RoleBoundary:
+    """Begins a system message, which `system_end` ends.
+
+    Where an exception may come in between, use ``with s.system():``, which ends it then, too.
+    """
+    return RoleBoundary("system", True)
+
+
+def system_end() -> RoleBoundary:
+    """Ends a system message; appending it raises InvalidRequestError where none is open."""
+    return RoleBoundary("system", False)
+
+
+def user_begin() -> RoleBoundary:
+    """Begins a user message, as `system_begin`."""
+    return RoleBoundary("user", True)
+
+
+def user_end() -> RoleBoundary:
+    """Ends a user message, as `system_end`."""
+    return RoleBoundary("user", False)
+
+
+def assistant_begin() -> RoleBoundary:
+    """Begins an assistant message, as `system_begin`."""
+    return RoleBoundary("assistant", True)
+
+
+def assistant_end() -> RoleBoundary:
+    """Ends an assistant message, as `system_end`."""
+    return RoleBoundary("assistant", False)
 
 
 def as_expression(value: object) -> Expression:
@@ -150,11 +240,12 @@ def nested_role_error(inner: str, outer: str) -> InvalidRequestError:
 def _role(role: str, content: Expression | str) -> RoleExpression:
     inner = as_expression(content)
     for part in inner.parts():
-        if isinstance(part, RoleExpression):
+        if isinstance(part, RoleExpression | RoleBoundary):
             raise nested_role_error(part.role, role)
     return RoleExpression(role, inner)
 
 
-def _check_name(name: object) -> None:
+def check_name(name: object) -> None:
+    """Raises InvalidRequestError: neither None nor a name of a variable."""
     if name is not None and not (isinstance(name, str) and name):
         raise InvalidRequestError(f"name must be a string, not {name!r}", param="name")

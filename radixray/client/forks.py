@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from radixray.client.expressions import Expression
 from radixray.errors import InvalidRequestError, ProgramError
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from radixray.client.state import State
 
 Append = Expression | str
+
+MODES = ("gather", "concat", "first", "best")
+"""Values of `mode` of `Forks.join`."""
 
 
 class Forks(Sequence["State"]):
@@ -28,6 +32,7 @@ class Forks(Sequence["State"]):
         self._branches = branches
         self._failed: list[ProgramError] = []
         self._cancelled = False
+        self._taken = False  # one branch was taken, so that nothing is gathered
 
     def __len__(self) -> int:
         return len(self._branches)
@@ -63,25 +68,63 @@ class Forks(Sequence["State"]):
             branch += item  # a state adds in place
         return self
 
-    async def join(self, *, return_exceptions: bool = False) -> list[State | ProgramError]:
-        """Waits for all branches, and gathers the variables set in them.
+    @overload
+    async def join(
+        self, mode: Literal["gather", "concat"] = "gather", *, return_exceptions: bool = False
+    ) -> list[State | ProgramError]: ...
 
-        Each such variable becomes a list on the parent, aligned with the branches; a branch that
-        did not set it has None there. It replaces a variable of the same name.
+    @overload
+    async def join(self, mode: Literal["first"]) -> State: ...
+
+    @overload
+    async def join(
+        self,
+        mode: Literal["best"],
+        *,
+        key: Callable[[State], Any],
+        return_exceptions: bool = False,
+    ) -> State: ...
+
+    async def join(
+        self,
+        mode: str = "gather",
+        *,
+        key: Callable[[State], Any] | None = None,
+        return_exceptions: bool = False,
+    ) -> list[State | ProgramError] | State:
+        """Waits for the branches, and brings what they made to the parent.
 
         Cancelling the wait leaves the branches running, and the program's end waits for them;
         `cancel` ends them.
 
         Args:
+            mode: ``gather`` makes each variable set in the branches a list on the parent, aligned
+                with the branches; one that did not set it has None there. It replaces a variable
+                of the same name. ``concat`` also appends what each branch said, in their order.
+                ``first`` takes the first branch that has nothing left to do and did not fail,
+                and cancels the others; ``best`` the one with the highest `key`. The parent then
+                gets the variables that this branch set; `State.adopt` takes its text, too.
+            key: of ``best``: called with each branch.
             return_exceptions: a failed branch does not raise; its ProgramError stands at its
-                index, in the lists too.
+                index, in the lists too; ``concat`` and ``best`` pass over it.
 
         Returns:
-            The branches.
+            The branches, or the one taken.
 
         Raises:
-            ExceptionGroup: of the ProgramError of each failed branch.
+            ExceptionGroup: of the ProgramError of each failed branch; with ``first``, and with
+                ``best`` where they may fail, only when all did.
+            InvalidRequestError: an unknown mode, ``best`` without key, or ``concat`` of branches
+                that began or ended messages.
         """
+        if mode not in MODES:
+            raise InvalidRequestError(
+                f"mode must be one of {', '.join(MODES)}, not {mode!r:.80}", param="mode"
+            )
+        if (mode == "best") != (key is not None):
+            raise InvalidRequestError("key goes with mode 'best', which needs it", param="key")
+        if mode == "first":
+            return self._take(await self._first())
         for branch in self._branches:
             await branch._queue.drained()
         failed = [branch.error for branch in self._branches if branch.error is not None]
@@ -89,8 +132,29 @@ class Forks(Sequence["State"]):
             self._parent._run.delivered.add(error)
         if failed and not return_exceptions:
             raise self._group(failed)
+        if key is not None:
+            fine = [branch for branch in self._branches if branch.error is None]
+            if not fine:
+                raise self._group(failed)
+            return self._take(max(fine, key=key))
+        if mode == "concat":
+            self._concat()
         self._gather()
         return [branch.error or branch for branch in self._branches]
+
+    def prune(self, keep: Iterable[int]) -> None:
+        """Keeps the branches of these indices, in the order given, and cancels the others.
+
+        Raises:
+            InvalidRequestError: an index that is none, or twice the same.
+        """
+        kept = list(keep)
+        if len(set(kept)) < len(kept) or not set(kept) <= set(range(len(self))):
+            raise InvalidRequestError(
+                f"keep must be different indices below {len(self)}, not {kept!r:.80}", param="keep"
+            )
+        self._drop([b for index, b in enumerate(self._branches) if index not in kept])
+        self._branches = [self._branches[index] for index in kept]
 
     def cancel(self) -> None:
         """Aborts what the branches still run, in their own forks too. Results stay."""
@@ -116,10 +180,10 @@ class Forks(Sequence["State"]):
         for branch in self._branches:
             await branch._queue.drained()
         # The body often meets a branch's failure itself, or a sibling's that was cancelled for
-        # it. What it raises of its own goes on unchanged.
-        if self._failed and (error is None or isinstance(error, ProgramError)):
+        # it, perhaps in a fork of its own. What it raises of its own goes on unchanged.
+        if self._failed and (error is None or _only_programs(error)):
             raise self._group(self._failed) from error
-        if error is None:
+        if error is None and not self._taken:
             self._gather()
 
     def _on_failure(self, branch: State) -> None:
@@ -128,6 +192,58 @@ class Forks(Sequence["State"]):
         self._failed.append(branch.error)
         self._parent._run.delivered.add(branch.error)
         self.cancel()
+
+    async def _first(self) -> State:
+        """The first branch to finish without a failure; the others are cancelled."""
+        waits = [asyncio.create_task(branch._queue.drained()) for branch in self._branches]
+        try:
+            while not all(wait.done() for wait in waits):
+                if (winner := self._finished(waits)) is not None:
+                    break
+                running = [wait for wait in waits if not wait.done()]
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                winner = self._finished(waits)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if winner is None:
+            failed = [branch.error for branch in self._branches if branch.error is not None]
+            for error in failed:
+                self._parent._run.delivered.add(error)
+            raise self._group(failed)
+        losers = [branch for branch in self._branches if branch is not winner]
+        self._drop(losers)
+        for branch in losers:
+            await branch._queue.drained()
+        return winner
+
+    def _finished(self, waits: Sequence[asyncio.Task[None]]) -> State | None:
+        pairs = zip(self._branches, waits, strict=True)
+        return next((b for b, wait in pairs if wait.done() and b.error is None), None)
+
+    def _drop(self, branches: Iterable[State]) -> None:
+        """Cancels branches that nobody will ask for any more; their failures count as seen."""
+        for branch in branches:
+            branch._queue.on_failure = None
+            branch._cancel()
+            if branch.error is not None:
+                self._parent._run.delivered.add(branch.error)
+
+    def _take(self, branch: State) -> State:
+        """The parent gets the branch's own variables."""
+        self._taken = True
+        self._parent._variables |= branch._own_variables()
+        return branch
+
+    def _concat(self) -> None:
+        fine = [branch for branch in self._branches if branch.error is None]
+        if any(branch._transcript.complete_messages != branch._origin for branch in fine):
+            raise InvalidRequestError(
+                "concat joins text; these branches began or ended messages", param="mode"
+            )
+        for branch in fine:
+            self._parent += "".join(branch._said)
 
     def _gather(self) -> None:
         own = [branch._own_variables() for branch in self._branches]
@@ -142,3 +258,10 @@ class Forks(Sequence["State"]):
 
     def _group(self, failed: list[ProgramError]) -> ExceptionGroup[ProgramError]:
         return ExceptionGroup(f"{len(failed)} of {len(self)} branches failed", failed)
+
+
+def _only_programs(error: BaseException) -> bool:
+    """Whether nothing but failures of operations was raised."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_only_programs(inner) for inner in error.exceptions)
+    return isinstance(error, ProgramError)

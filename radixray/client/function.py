@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sized
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 from radixray.actors.transport import Transport
+from radixray.checks import check_int
+from radixray.client.limit import LimitedTransport
 from radixray.client.mapping import map_rows
 from radixray.client.parameters import RUN_DEFAULTS, check_parameters
+from radixray.client.progress import BatchProgress
 from radixray.client.results import ProgramResult, StreamEvent
+from radixray.client.retry import Retry
 from radixray.client.run_context import RunContext
 from radixray.client.state import State
 from radixray.client.variables import settled
@@ -52,7 +57,7 @@ class Function:
         Raises:
             InvalidRequestError: neither a parameter of the program nor of generations.
         """
-        self._split(kwargs)
+        self.split(kwargs)
         return Function(self._body, self._bound | kwargs, self._remote_options)
 
     def options(self, *, num_cpus: float = 0.1, deployment: str | None = None) -> Function:
@@ -112,6 +117,9 @@ class Function:
         concurrency: int = 64,
         ordered: bool = False,
         on_error: Literal["raise", "return"] = "raise",
+        max_requests: int | None = None,
+        retry: Retry | None = None,
+        progress: bool = False,
         transport: Transport | None = None,
         **kwargs: Any,
     ) -> AsyncGenerator[ProgramResult, None]:
@@ -124,6 +132,10 @@ class Function:
             ordered: yield in the order of the rows; else as they finish.
             on_error: ``return`` yields a failed program as a result with `error` set; ``raise``
                 raises its error and cancels the others.
+            max_requests: most requests under way, of all programs and their branches together;
+                by default as many as the programs make.
+            retry: when to run a failed program again; by default never.
+            progress: show a bar on standard error.
             transport: as in `run`.
             kwargs: arguments for every row, which a row's own win over, and defaults for
                 generations.
@@ -134,29 +146,54 @@ class Function:
         Raises:
             InvalidRequestError: a wrong argument.
         """
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-            raise InvalidRequestError(
-                f"concurrency must be an integer from 1, not {concurrency!r}", param="concurrency"
-            )
+        check_int("concurrency", concurrency, 1)
         if on_error not in ("raise", "return"):
             raise InvalidRequestError(
                 f"on_error must be 'raise' or 'return', not {on_error!r}", param="on_error"
             )
-        self._split(kwargs)
+        self.split(kwargs)
+        if max_requests is not None:
+            check_int("max_requests", max_requests, 1)
+            transport = LimitedTransport(await _transport(transport), max_requests)
 
         async def run_row(row: Any) -> ProgramResult:
             if isinstance(row, dict):
                 return await self._run((), kwargs | row, transport, None)
-            return await self._run(
-                row if isinstance(row, tuple) else (row,), kwargs, transport, None
-            )
+            args = row if isinstance(row, tuple) else (row,)
+            return await self._run(args, kwargs, transport, None)
 
-        results = map_rows(run_row, rows, concurrency, ordered, on_error == "return")
-        try:
-            async for result in results:
-                yield result
-        finally:
-            await results.aclose()
+        async def run(row: Any) -> ProgramResult:
+            return await (run_row(row) if retry is None else retry.run(lambda: run_row(row)))
+
+        total = len(rows) if isinstance(rows, Sized) else None
+        bar = BatchProgress(self.__name__, total) if progress else None
+        results = map_rows(run, rows, concurrency, ordered, on_error == "return")
+        with bar or nullcontext():
+            try:
+                async for result in results:
+                    if bar is not None:
+                        bar.add(result)
+                    yield result
+            finally:
+                await results.aclose()
+
+    async def run_batch(
+        self, rows: Iterable[Any], *, progress_bar: bool = False, **options: Any
+    ) -> list[ProgramResult]:
+        """Runs the program once a row; the results in the order of the rows.
+
+        A failed program's result has `error` set, unless ``on_error="raise"``.
+
+        Args:
+            rows: as of `map`.
+            progress_bar: show one on standard error.
+            options: further arguments of `map`, and of the program.
+
+        Raises:
+            InvalidRequestError: a wrong argument.
+        """
+        how = {"on_error": "return", **options, "ordered": True, "progress": progress_bar}
+        return [result async for result in self.map(rows, **how)]
 
     def remote(self, *args: Any, **kwargs: Any) -> ObjectRef[ProgramResult]:
         """Runs the program as a Ray task; `options` sets its CPUs and deployment.
@@ -169,7 +206,7 @@ class Function:
         """
         from radixray.client.remote import submit
 
-        self._split(kwargs)
+        self.split(kwargs)
         return submit(self, args, kwargs, **self._remote_options)
 
     async def _run(
@@ -179,13 +216,15 @@ class Function:
         transport: Transport | None,
         listener: Callable[[StreamEvent], None] | None,
     ) -> ProgramResult:
-        arguments, defaults = self._split(self._bound | dict(kwargs))
-        if transport is None:
-            from radixray.client.runtime import current_transport
+        arguments, defaults = self.split(kwargs)
+        run = RunContext(await _transport(transport), defaults, listener)
+        return await self.complete(State(run), args, arguments)
 
-            transport = await current_transport()
-        run = RunContext(transport, defaults, listener)
-        state = State(run)
+    async def complete(
+        self, state: State, args: tuple[Any, ...], arguments: Mapping[str, Any]
+    ) -> ProgramResult:
+        """Runs the program on a state whose run is its own, to the end; raises as `run`."""
+        run = state._run
         try:
             value = await self._body(state, *args, **arguments)
             await run.drain()
@@ -203,8 +242,13 @@ class Function:
             _tokens=state.tokens(),
         )
 
-    def _split(self, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The program's own arguments, and the defaults for its generations."""
+    def split(self, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The program's own arguments, bound ones included, and its generations' defaults.
+
+        Raises:
+            InvalidRequestError: a keyword that is neither.
+        """
+        kwargs = self._bound | dict(kwargs)
         own = {
             name: value
             for name, value in kwargs.items()
@@ -221,6 +265,14 @@ class Function:
                 )
         check_parameters(defaults, constraints=False)
         return own, defaults
+
+
+async def _transport(given: Transport | None) -> Transport:
+    if given is not None:
+        return given
+    from radixray.client.runtime import current_transport
+
+    return await current_transport()
 
 
 def function(body: Callable[..., Awaitable[Any]]) -> Function:

@@ -1,22 +1,23 @@
-"""The operations that ask the engine."""
+"""The operations that ask the engine to compute a prompt and go on from it."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 from radixray.actors.transport import Transport
 from radixray.client.chat import Transcript
 from radixray.client.op_queue import OpQueue
-from radixray.client.parameters import ResolvedParameters
-from radixray.client.results import Choice, Gen
+from radixray.client.parameters import ResolvedParameters, sample_parameters
+from radixray.client.results import Gen
+from radixray.client.together import together
 from radixray.errors import AbortedError, EngineError, GrammarError
 from radixray.protocol import (
     Delta,
     GenerateRequest,
     SamplingParams,
-    ScoreRequest,
     TokenLogprob,
     Usage,
 )
@@ -32,52 +33,54 @@ async def generate(
     """Continues the transcript; raises the transport's typed errors."""
     prompt_ids = transcript.prompt_ids()
     request = GenerateRequest(
-        request_id=_new_request(queue),
+        request_id=new_request(queue),
         prompt_ids=prompt_ids,
         sampling=params.sampling,
         constraint=params.constraint,
         **params.request,
     )
-    output = await _collect(transport, request, on_text)
+    reading = params.reading
+    trimmed = reading is not None and reading.ends != ""
+    # What may yet be trimmed is shown when it is known.
+    output = await _collect(transport, request, None if trimmed else on_text)
     # The token that ended the output is no part of it; a constraint may end it without one.
     ends = {*transport.info.eos_token_ids, *params.sampling.stop_token_ids}
     ids = output.token_ids
     cut = isinstance(output.stop_reason, str)
     if output.finish_reason == "stop" and not cut and ids and ids[-1] in ends:
         ids = ids[:-1]
-    transcript.add_output(prompt_ids, ids, output.text, cut=cut)
+    if reading is None:
+        transcript.add_output(prompt_ids, ids, output.text, cut=cut)
+        return output
+    text = reading.trim(output.text)
+    transcript.add_output(prompt_ids, ids, text, cut=cut or text != output.text)
+    output = replace(output, text=text, value=reading.read(text))
+    if trimmed and on_text is not None:
+        on_text(text)
     return output
 
 
-async def select(
+async def samples(
     transport: Transport,
     transcript: Transcript,
     queue: OpQueue,
-    choices: Sequence[str],
-    cache_salt: str,
-) -> Choice:
-    """Appends the likeliest choice; raises the transport's typed errors.
+    params: ResolvedParameters,
+    on_text: Callable[[str], None] | None,
+) -> list[Gen]:
+    """`n` independent continuations; the transcript goes on with the first, which is shown.
 
-    Each choice is tokenised on its own after the same prompt tokens, so that all are scored on
-    exactly their own text.
+    Raises the transport's typed errors; the first failure aborts the other samples.
     """
-    prompt_ids = transcript.prompt_ids()
-    ids = [transport.tokenizer.encode(choice) for choice in choices]
-    request = ScoreRequest(
-        request_id=_new_request(queue), prompt_ids=prompt_ids, choices=ids, cache_salt=cache_salt
-    )
-    request.validate(transport.info)
-    result = await transport.score(request)
-    scores = [sum(logprobs) / len(logprobs) for logprobs in result.logprobs]
-    best = max(range(len(scores)), key=scores.__getitem__)
-    transcript.add_output(prompt_ids, ids[best], choices[best])
-    return Choice(
-        text=choices[best],
-        index=best,
-        scores=scores,
-        logprobs=result.logprobs,
-        usage=result.usage,
-        request_id=request.request_id,
+    first, *others = sample_parameters(params)
+    copies = [transcript.copy() for _ in others]
+    return await together(
+        [
+            generate(transport, transcript, queue, first, on_text),
+            *(
+                generate(transport, copy, queue, other, None)
+                for copy, other in zip(copies, others, strict=True)
+            ),
+        ]
     )
 
 
@@ -89,7 +92,7 @@ async def commit(
     if not ids:
         return Usage()
     request = GenerateRequest(
-        request_id=_new_request(queue),
+        request_id=new_request(queue),
         prompt_ids=ids,
         sampling=SamplingParams(max_tokens=0),
         cache_salt=cache_salt,
@@ -138,6 +141,7 @@ async def _collect(
     )
 
 
-def _new_request(queue: OpQueue) -> str:
+def new_request(queue: OpQueue) -> str:
+    """The id of a new request, which an error of the running operation will name."""
     queue.request_id = uuid.uuid4().hex
     return queue.request_id

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from radixray.checks import check_int, check_number
+from radixray.client.typed import Reading, reading_of
 from radixray.errors import InvalidRequestError
 from radixray.protocol import (
     MAX_PRIORITY,
@@ -22,8 +23,26 @@ from radixray.protocol import (
 SAMPLING = frozenset(field.name for field in msgspec.structs.fields(SamplingParams))
 CONSTRAINTS = frozenset(field.name for field in msgspec.structs.fields(Constraint))
 REQUEST = frozenset({"cache_salt", "fsm_debug", "jump_forward", "priority", "timeout_s"})
+LANGUAGE = frozenset({"dtype", "n", "type"})
+"""What the language makes of one or several requests."""
+
 RUN_DEFAULTS = SAMPLING | REQUEST
 """What may be set for a whole run; a generation's own parameters win."""
+
+MAX_SAMPLES = 128
+
+_REFUSED = {
+    "stop_regex": "stops are texts, by stop=, or token ids, by stop_token_ids=",
+    "no_stop_trim": "the text of a stop is never part of an output",
+    "structural_tag": "the constraints are " + ", ".join(sorted(CONSTRAINTS)),
+    "choices_method": "use select(name, choices, method=...)",
+    "max_new_tokens": "it is called max_tokens",
+    "return_logprob": "use logprobs=0",
+    "top_logprobs_num": "use logprobs=N",
+    "logprob_start_len": "use prompt_logprobs_from=N",
+    "return_text_in_logprobs": "log-probabilities carry token ids",
+}
+"""Parameters known elsewhere, and what there is instead."""
 
 _TYPES = {
     "cache_salt": str,
@@ -45,6 +64,8 @@ class ResolvedParameters(msgspec.Struct, frozen=True):
 
     sampling: SamplingParams
     constraint: Constraint | None
+    reading: Reading | None
+    n: int
     request: dict[str, Any]
     """Those of REQUEST that were given."""
 
@@ -55,8 +76,10 @@ def check_parameters(params: Mapping[str, Any], *, constraints: bool = True) -> 
     Raises:
         InvalidRequestError: unknown, of the wrong type, outside its limit, or in conflict.
     """
-    known = RUN_DEFAULTS | CONSTRAINTS if constraints else RUN_DEFAULTS
+    known = RUN_DEFAULTS | CONSTRAINTS | LANGUAGE if constraints else RUN_DEFAULTS
     for name in params:
+        if name in _REFUSED and name not in known:
+            raise InvalidRequestError(f"{name} is not supported: {_REFUSED[name]}", param=name)
         if name not in known:
             raise InvalidRequestError(
                 f"unknown parameter {name!r}; known are {', '.join(sorted(known))}", param=name
@@ -67,7 +90,9 @@ def check_parameters(params: Mapping[str, Any], *, constraints: bool = True) -> 
             raise InvalidRequestError(
                 f"{name} must be {_KINDS_OF_VALUE[kind]}, not {value!r:.80}", param=name
             )
-    _constraint(params)
+    _constraint(params, reading_of(params))
+    if params.get("n") is not None:
+        check_int("n", params["n"], 1, MAX_SAMPLES)
     if params.get("priority") is not None:
         check_int("priority", params["priority"], -MAX_PRIORITY, MAX_PRIORITY)
     if params.get("timeout_s") is not None:
@@ -84,20 +109,48 @@ def resolve(
     would all draw the same tokens. A generation's own seed is taken as it is.
     """
     run = {name: value for name, value in defaults.items() if value is not None}
-    if branch and "seed" in run:
-        run["seed"] = _branch_seed(run["seed"], branch)
+    if "seed" in run:
+        run["seed"] = run_seed(run, branch)
     own = {name: value for name, value in params.items() if value is not None}
     merged: dict[str, Any] = _LANGUAGE_DEFAULTS | run | own
+    reading = reading_of(merged)
     return ResolvedParameters(
         sampling=sampling_from({name: merged[name] for name in SAMPLING if name in merged}),
-        constraint=_constraint(merged),
+        constraint=_constraint(merged, reading),
+        reading=reading,
+        n=merged.get("n", 1),
         request={name: merged[name] for name in REQUEST if name in merged},
     )
 
 
-def _constraint(params: Mapping[str, Any]) -> Constraint | None:
+def run_seed(defaults: Mapping[str, Any], branch: tuple[int, ...]) -> int | None:
+    """The run's seed, if it has one, as it is in a branch."""
+    seed = defaults.get("seed")
+    return derived_seed(seed, branch) if seed is not None and branch else seed
+
+
+def sample_parameters(params: ResolvedParameters) -> list[ResolvedParameters]:
+    """Those of each of the `n` samples: the same but for the seed, which only the first keeps."""
+    seed = params.sampling.seed
+    each = [params]
+    for index in range(1, params.n):
+        other = None if seed is None else derived_seed(seed, ("sample", index))
+        sampling = msgspec.structs.replace(params.sampling, seed=other)
+        each.append(msgspec.structs.replace(params, sampling=sampling))
+    return each
+
+
+def derived_seed(seed: int, path: tuple[int | str, ...]) -> int:
+    """A seed for one of several that share `seed`."""
+    digest = hashlib.blake2b(repr((seed, path)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") & MAX_SEED
+
+
+def _constraint(params: Mapping[str, Any], reading: Reading | None) -> Constraint | None:
     """Raises ConstraintError where the parameters make no valid one."""
     given = {name: params[name] for name in CONSTRAINTS if params.get(name) is not None}
+    if reading is not None:
+        given |= reading.constraint
     if not given:
         return None
     if "json_schema" in given:
@@ -106,8 +159,3 @@ def _constraint(params: Mapping[str, Any]) -> Constraint | None:
     constraint = Constraint(**given)
     constraint.validate()
     return constraint
-
-
-def _branch_seed(seed: int, branch: tuple[int, ...]) -> int:
-    digest = hashlib.blake2b(repr((seed, branch)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") & MAX_SEED

@@ -25,11 +25,6 @@ class _Text:
     def __str__(self) -> str:
         return self.text
 
-    @property
-    def value(self) -> str:
-        """The text."""
-        return self.text
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gen(_Text):
@@ -37,6 +32,7 @@ class Gen(_Text):
 
     Attributes:
         text: the output, without stop string and stop token.
+        value: what it reads as, where ``dtype`` or ``type`` asked for one; else the text.
         token_ids: all output tokens, stop token and stop string included.
         finish_reason: ``stop`` or ``length``.
         stop_reason: the stop string or token id that ended it, or None.
@@ -57,6 +53,11 @@ class Gen(_Text):
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
     grammar: GrammarReport | None = None
+    value: Any = ...
+
+    def __post_init__(self) -> None:
+        if self.value is ...:
+            object.__setattr__(self, "value", self.text)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,25 +65,43 @@ class Choice(_Text):
     """The result of a selection; as a string, the text chosen.
 
     Attributes:
-        text: the choice with the highest score.
+        text: the choice taken.
         index: its place in the list of choices; the first of several with the same score.
-        scores: for each choice, the mean of its tokens' log-probabilities.
+        scores: for each choice, the mean of its tokens' log-probabilities; with
+            ``unconditional_likelihood_normalized``, less those it has without the prompt. Empty
+            in mode ``mask``, as the next two.
+        probabilities: the softmax of `scores` at the temperature asked for, at 1 for 0.
         logprobs: for each choice, the natural-log probability of each token.
-        usage: tokens of this request.
+        unconditional_logprobs: those without the prompt, 0 for the first token, where the method
+            asks for them.
+        usage: tokens of its requests.
         request_id: the engine's request.
     """
 
     text: str
     index: int
-    scores: list[float]
-    logprobs: list[list[float]]
+    scores: list[float] = field(default_factory=list)
+    probabilities: list[float] = field(default_factory=list)
+    logprobs: list[list[float]] = field(default_factory=list)
+    unconditional_logprobs: list[list[float]] | None = None
     usage: Usage
     request_id: str
 
+    @property
+    def value(self) -> str:
+        """The text."""
+        return self.text
+
 
 def plain_value(result: Any) -> Any:
-    """The value of a `Gen` or `Choice`; anything else is its own value."""
-    return result.value if isinstance(result, Gen | Choice) else result
+    """The value of a result, or those of a list of samples; anything else is its own value."""
+    if isinstance(result, Gen | Choice):
+        return result.value
+    if isinstance(result, ProgramResult):
+        return result.value
+    if type(result) is list and result and all(isinstance(item, Gen) for item in result):
+        return [item.value for item in result]
+    return result
 
 
 @dataclass(frozen=True, kw_only=True)

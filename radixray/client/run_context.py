@@ -27,13 +27,29 @@ class RunContext:
         transport: Transport,
         defaults: Mapping[str, Any],
         listener: Callable[[StreamEvent], None] | None = None,
+        outer: RunContext | None = None,
     ) -> None:
         self.transport = transport
         self.defaults = defaults
         self.listener = listener
         self.delivered = DeliveredCauses()
         self.usage = Usage()
+        self._outer = outer
         self._queues: list[OpQueue] = []
+
+    def nested(self, defaults: Mapping[str, Any]) -> RunContext:
+        """The run of a program that this one calls; `defaults` go before this one's.
+
+        A failure is the caller's to handle when the called program has ended with it, whatever
+        that program has seen of it.
+        """
+        return RunContext(self.transport, {**self.defaults, **defaults}, self.listener, self)
+
+    def count(self, usage: Usage) -> None:
+        """Adds to the usage of this run, and of those around it."""
+        self.usage += usage
+        if self._outer is not None:
+            self._outer.count(usage)
 
     def new_queue(self, branch: tuple[int, ...]) -> OpQueue:
         """The queue of a new state."""
@@ -41,12 +57,28 @@ class RunContext:
         self._queues.append(queue)
         return queue
 
+    def listener_of(self, name: str, branch: tuple[int, ...]) -> Callable[[str], None] | None:
+        """What gets the text of variable `name` as it comes, or None."""
+        listener = self.listener
+        if listener is None:
+            return None
+        return lambda delta: listener(StreamEvent(var=name, branch=branch, delta=delta))
+
+    @property
+    def cache_salt(self) -> str:
+        """That of all requests which set none of their own."""
+        return self.defaults.get("cache_salt") or ""
+
     async def drain(self) -> None:
         """Waits for all operations; raises the first failure that nobody has seen.
 
         Raises:
             ProgramError: an operation that was never awaited failed.
         """
+        # A program that is called may append to the states of its caller.
+        while any(not queue.idle for queue in self._queues):
+            for queue in self._queues:
+                await queue.drained()
         for queue in self._queues:
             await queue.drained()
             queue.raise_undelivered()

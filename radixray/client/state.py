@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from radixray.client import expressions, ops
+from radixray.client import expressions, ops, selecting
 from radixray.client.chat import Transcript
+from radixray.client.choice_methods import METHODS
 from radixray.client.content import Content
 from radixray.client.expressions import (
     Expression,
     GenExpression,
+    RoleBoundary,
     RoleExpression,
     SelectExpression,
     Text,
     as_expression,
-    nested_role_error,
 )
 from radixray.client.forks import Forks
 from radixray.client.op_queue import OpQueue, Pending
-from radixray.client.parameters import resolve
-from radixray.client.results import Choice, Gen, StreamEvent
+from radixray.client.parameters import resolve, run_seed
+from radixray.client.results import Choice, Gen
+from radixray.client.roles import Roles
 from radixray.client.run_context import RunContext
+from radixray.client.text_feed import TextFeed
 from radixray.client.variables import Var
 from radixray.errors import InvalidRequestError, NotReadyError, ProgramError
 from radixray.protocol import Usage
 
+if TYPE_CHECKING:
+    from radixray.client.function import Function
+
 T = TypeVar("T", Gen, Choice)
+V = TypeVar("V")
 
 
 class State:
@@ -39,7 +46,9 @@ class State:
     the program waits: by awaiting a result, `sync`, a fork's join, or at the program's end.
     """
 
-    def __init__(self, run: RunContext, branch: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, run: RunContext, branch: tuple[int, ...] = (), role: str | None = None
+    ) -> None:
         self._run = run
         self._branch = branch
         self._queue: OpQueue = run.new_queue(branch)
@@ -48,9 +57,11 @@ class State:
         self._variables: dict[str, Var] = {}
         self._inherited: dict[str, Var] = {}
         self._children: list[State] = []
+        self._calls: list[OpQueue] = []
+        self._origin: int | None = None  # of a branch: messages that had ended at its fork
+        self._said: list[str] = []  # since then
         self._usage = Usage()
-        self._role: str | None = None
-        self._role_inherited = False
+        self._roles = Roles(self._queue, lambda: self._transcript, role)
 
     def __iadd__(self, value: Expression | str) -> State:
         """Appends text, an expression, or their concatenation; never waits.
@@ -61,7 +72,13 @@ class State:
         self._append(as_expression(value))
         return self
 
-    def gen(self, name: str | None = None, **params: Any) -> Pending[Gen]:
+    @overload
+    def gen(self, name: str | None = None, *, n: Literal[1] = 1, **params: Any) -> Pending[Gen]: ...
+
+    @overload
+    def gen(self, name: str | None = None, *, n: int, **params: Any) -> Pending[list[Gen]]: ...
+
+    def gen(self, name: str | None = None, **params: Any) -> Pending[Any]:
         """Generates; await it for the result. Parameters and errors as `radixray.gen`.
 
         Raises:
@@ -70,32 +87,64 @@ class State:
         return self._gen(expressions.gen(name, **params))
 
     def select(
-        self, name: str | None, choices: Sequence[str], *, cache_salt: str | None = None
+        self,
+        name: str | None,
+        choices: Sequence[str],
+        *,
+        method: str = METHODS[0],
+        temperature: float = 0.0,
+        mode: str = "score",
+        seed: int | None = None,
+        cache_salt: str | None = None,
     ) -> Pending[Choice]:
-        """Appends the likeliest choice; await it for the result. As `radixray.select`.
+        """Appends one of the choices; await it for the result. As `radixray.select`.
 
         Raises:
             ProgramError: when awaited: the selection failed.
         """
-        return self._select(expressions.select(name, choices, cache_salt=cache_salt))
+        return self._select(
+            expressions.select(
+                name,
+                choices,
+                method=method,
+                temperature=temperature,
+                mode=mode,
+                seed=seed,
+                cache_salt=cache_salt,
+            )
+        )
 
-    @contextmanager
-    def system(self) -> Iterator[None]:
+    def system(self) -> AbstractContextManager[None]:
         """What is appended inside is one system message."""
-        with self._in_role("system"):
-            yield
+        return self._roles.within("system")
 
-    @contextmanager
-    def user(self) -> Iterator[None]:
+    def user(self) -> AbstractContextManager[None]:
         """What is appended inside is one user message."""
-        with self._in_role("user"):
-            yield
+        return self._roles.within("user")
+
+    def assistant(self) -> AbstractContextManager[None]:
+        """What is appended inside is one assistant message."""
+        return self._roles.within("assistant")
 
     @contextmanager
-    def assistant(self) -> Iterator[None]:
-        """What is appended inside is one assistant message."""
-        with self._in_role("assistant"):
+    def var_scope(self, name: str) -> Iterator[None]:
+        """What is appended and generated inside becomes variable `name`, as one text.
+
+        The chat template's markup is no part of it. An exception ends it, too.
+
+        Raises:
+            InvalidRequestError: `name` is no string, or empty.
+        """
+        expressions.check_name(name or "")
+        scope: list[str] = []
+        self._queue.do("var_scope", lambda: self._transcript.open_scope(scope))
+        try:
             yield
+        finally:
+            close = self._queue.do(
+                f"var_scope({name!r})", lambda: self._transcript.close_scope(scope)
+            )
+            self._fill(name, close)
 
     def __getitem__(self, name: str) -> Var:
         """The variable; raises KeyError where nothing appended so far fills it."""
@@ -121,6 +170,10 @@ class State:
         """The variable, or `default` where there is none."""
         return self._variables.get(name, default)
 
+    def text_iter(self, name: str) -> AsyncGenerator[str, None]:
+        """The variable's text as it comes, as `Var.text_iter`; raises KeyError as ``s[name]``."""
+        return self[name].text_iter()
+
     def fork(self, n: int = 1) -> Forks:
         """Branches that go on from here, each on its own.
 
@@ -143,6 +196,37 @@ class State:
         branches = [self._new_branch(index, point) for index in range(n)]
         self._children += branches
         return Forks(self, branches)
+
+    def copy(self) -> State:
+        """A branch that goes on from here: ``fork(1)[0]``; raises as `fork`."""
+        return self.fork(1)[0]
+
+    def adopt(self, branch: State) -> Pending[None]:
+        """Goes on from where `branch` is: with its text, in place of this state's, and variables.
+
+        The branch is one that this state forked. What this state appended since is dropped.
+
+        Raises:
+            InvalidRequestError: it is not, or another role is open in it.
+            ProgramError: when awaited: an operation of either failed.
+        """
+        from radixray.client.adoption import adopt
+
+        return adopt(self, branch)
+
+    def call(self, program: Function, *args: Any, **kwargs: Any) -> Var:
+        """Starts another program on a state of its own; await the result for its `ProgramResult`.
+
+        Its `value` is what the program returns. Keywords that are no parameters of it are defaults
+        for its generations, before those of this run. Append the result, or set a variable to it:
+        ``s["x"] = s.call(tip, topic)``. If it fails and nobody sees that, this program fails.
+
+        Raises:
+            InvalidRequestError: a keyword that is neither.
+        """
+        from radixray.client.calls import start_call
+
+        return start_call(self, program, args, kwargs)
 
     def commit(self) -> Pending[None]:
         """Has the engine compute and cache the text so far; await it to know that it has.
@@ -192,7 +276,7 @@ class State:
         for part in expression.parts():
             match part:
                 case Text():
-                    self._queue.do("text", partial(self._add_text, part.text))
+                    self._queue.do("text", lambda text=part.text: self._transcript.add_text(text))
                 case Var():
                     self._queue.submit(f"the value of {part.name!r}", partial(self._add_var, part))
                 case GenExpression():
@@ -200,78 +284,64 @@ class State:
                 case SelectExpression():
                     self._select(part)
                 case RoleExpression():
-                    with self._in_role(part.role):
+                    with self._roles.within(part.role):
                         self._append(part.content)
+                case RoleBoundary(role, begins):
+                    (self._roles.begin if begins else self._roles.end)(role)
                 case _:
                     raise InvalidRequestError(f"a state cannot append {part!r}")
 
-    def _gen(self, part: GenExpression) -> Pending[Gen]:
+    def _gen(self, part: GenExpression) -> Pending[Any]:
         name = part.name or self._next_name()
         params = resolve(part.params, self._run.defaults, self._branch)
 
-        async def run() -> Gen:
-            return self._counted(
-                await ops.generate(
-                    self._run.transport, self._transcript, self._queue, params, self._listener(name)
-                )
-            )
+        feed = TextFeed(self._run.listener_of(name, self._branch))
 
-        return self._fill(name, self._queue.submit(f"gen({name!r})", run))
+        async def run() -> Gen | list[Gen]:
+            ask = (self._run.transport, self._transcript, self._queue, params, feed.push)
+            if params.n == 1:
+                return self._counted(await ops.generate(*ask))
+            await self._commit()  # the samples share it
+            return [self._counted(result) for result in await ops.samples(*ask)]
+
+        return self._fill(name, self._queue.submit(f"gen({name!r})", run), feed)
 
     def _select(self, part: SelectExpression) -> Pending[Choice]:
         name = part.name or self._next_name()
-        salt = self._salt() if part.cache_salt is None else part.cache_salt
+        salt = self._run.cache_salt if part.cache_salt is None else part.cache_salt
+        seed = run_seed(self._run.defaults, self._branch) if part.seed is None else part.seed
 
         async def run() -> Choice:
             choice = self._counted(
-                await ops.select(
-                    self._run.transport, self._transcript, self._queue, part.choices, salt
+                await selecting.select(
+                    self._run.transport, self._transcript, self._queue, part, salt, seed
                 )
             )
-            if (listener := self._listener(name)) is not None:
+            if (listener := self._run.listener_of(name, self._branch)) is not None:
                 listener(choice.text)
             return choice
 
         return self._fill(name, self._queue.submit(f"select({name!r})", run))
 
-    def _fill(self, name: str, pending: Pending[T]) -> Pending[T]:
-        self._variables[name] = Var(name, self._queue, pending.future)
+    def _fill(self, name: str, pending: Pending[V], feed: TextFeed | None = None) -> Pending[V]:
+        self._variables[name] = Var(name, self._queue, pending.future, feed=feed)
         return pending
-
-    @contextmanager
-    def _in_role(self, role: str) -> Iterator[None]:
-        if self._role is not None and not self._role_inherited:
-            raise nested_role_error(role, self._role)
-        if self._role is not None:
-            # Open where this branch was forked off; only its next message can end it here.
-            self._queue.do(f"{self._role} role", self._transcript_closes_role)
-        self._role, self._role_inherited = role, False
-        self._queue.do(f"{role} role", lambda: self._transcript.open_role(role))
-        try:
-            yield
-        finally:
-            self._role = None
-            self._queue.do(f"{role} role", self._transcript_closes_role)
-
-    def _transcript_closes_role(self) -> None:
-        self._transcript.close_role()
-
-    def _add_text(self, text: str) -> None:
-        self._transcript.add_text(text)
 
     async def _add_var(self, var: Var) -> None:
         await var
         self._transcript.add_text(var.text)
 
     async def _commit(self) -> None:
-        usage = await ops.commit(self._run.transport, self._transcript, self._queue, self._salt())
+        usage = await ops.commit(
+            self._run.transport, self._transcript, self._queue, self._run.cache_salt
+        )
         self._count(usage)
 
     # Branches
 
     def _new_branch(self, index: int, point: Pending[Transcript]) -> State:
-        branch = State(self._run, (*self._branch, index))
-        branch._role, branch._role_inherited = self._role, self._role is not None
+        branch = State(self._run, (*self._branch, index), self._roles.open)
+        branch._origin = 0
         branch._inherited = {name: var.copy() for name, var in self._variables.items()}
         branch._variables = branch._inherited.copy()
         branch._queue.submit("fork", partial(branch._adopt, self._queue, point))
@@ -279,6 +349,8 @@ class State:
 
     async def _adopt(self, parent: OpQueue, point: Pending[Transcript]) -> None:
         self._transcript = (await parent.result(point.future)).copy()
+        self._origin = self._transcript.complete_messages
+        self._transcript.open_scope(self._said)
 
     def _snapshot(self) -> Transcript:
         return self._transcript.copy()
@@ -297,7 +369,8 @@ class State:
 
     def _cancel(self) -> None:
         for state in self._family():
-            state._queue.cancel()
+            for queue in (state._queue, *state._calls):
+                queue.cancel()
 
     def _family(self) -> list[State]:
         """This state and all branches below it. A loop: forks may nest deeper than Python."""
@@ -305,8 +378,6 @@ class State:
         for state in family:
             family += state._children
         return family
-
-    # Helpers
 
     def _settled(self) -> Transcript:
         if not self._queue.idle:
@@ -319,19 +390,10 @@ class State:
             number += 1
         return name
 
-    def _salt(self) -> str:
-        return self._run.defaults.get("cache_salt") or ""
-
     def _counted(self, result: T) -> T:
         self._count(result.usage)
         return result
 
     def _count(self, usage: Usage) -> None:
         self._usage += usage
-        self._run.usage += usage
-
-    def _listener(self, name: str) -> Callable[[str], None] | None:
-        listener = self._run.listener
-        if listener is None:
-            return None
-        return lambda delta: listener(StreamEvent(var=name, branch=self._branch, delta=delta))
+        self._run.count(usage)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
 from radixray.client.expressions import Expression
 from radixray.client.op_queue import OpQueue
-from radixray.client.results import plain_value
+from radixray.client.results import Choice, Gen, plain_value
+from radixray.client.text_feed import TextFeed
 from radixray.errors import InvalidRequestError, NotReadyError, ProgramError
 
 
@@ -28,11 +29,13 @@ class Var(Expression):
         queue: OpQueue,
         future: asyncio.Future[Any] | None = None,
         constant: Any = None,
+        feed: TextFeed | None = None,
     ) -> None:
         self.name = name
         self._queue = queue
         self._future = future
         self._constant = constant
+        self._feed = feed
 
     @property
     def ready(self) -> bool:
@@ -56,17 +59,32 @@ class Var(Expression):
 
     @property
     def value(self) -> Any:
-        """The value: of a `Gen` or `Choice` its text, else what was set."""
+        """The value of a `Gen` or `Choice`, a list of them for samples, else what was set."""
         return plain_value(self.result)
 
     @property
     def text(self) -> str:
-        """The value as text."""
-        return str(self.value)
+        """The text that was generated or chosen, else the value as text."""
+        result = self.result
+        return str(result if isinstance(result, Gen | Choice) else plain_value(result))
+
+    async def text_iter(self) -> AsyncGenerator[str, None]:
+        """The text as it is generated, from its beginning; of other variables, in one piece.
+
+        Raises:
+            ProgramError: the operation failed; after what it had generated.
+        """
+        if self._feed is None or self._future is None:
+            await self
+            yield self.text
+            return
+        async for piece in self._feed.read(self._future):
+            yield piece
+        await self
 
     def alias(self, name: str) -> Var:
         """The same result under another name."""
-        return Var(name, self._queue, self._future, self._constant)
+        return Var(name, self._queue, self._future, self._constant, self._feed)
 
     def copy(self) -> Var:
         """For a branch: a set value is copied deeply, so that no branch sees another's changes.

@@ -10,10 +10,11 @@ from starlette.responses import Response
 
 from radixray.actors.transport import Transport
 from radixray.errors import ContextLengthError, InvalidRequestError, TemplateError
-from radixray.protocol import Completion, Delta
+from radixray.protocol import Delta
 from radixray.serve.answer import answer
 from radixray.serve.connection import Connection
 from radixray.serve.job import Job, check_model, make_job
+from radixray.serve.logprobs import ChatLogprobs, chat_logprobs
 from radixray.serve.openai_protocol import (
     AssistantMessage,
     ChatBody,
@@ -29,6 +30,7 @@ from radixray.serve.openai_protocol import (
 )
 from radixray.serve.parse import parse, read_body
 from radixray.serve.tokenize import encode
+from radixray.tokenizer.tokenizer import Tokenizer
 
 
 async def create_chat_completion(request: Request) -> Response:
@@ -45,8 +47,9 @@ async def create_chat_completion(request: Request) -> Response:
         prefix="chatcmpl",
         prompt_param="messages",
         default_max_tokens=None,
+        logprobs=_logprobs(body),
     )
-    return await answer(request, transport, job, ChatShape(job))
+    return await answer(request, transport, job, ChatShape(job, transport.tokenizer))
 
 
 def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
@@ -66,19 +69,21 @@ def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
 class ChatShape:
     """Chat completions and their chunks."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, tokenizer: Tokenizer) -> None:
         self._job = job
+        self._tokenizer = tokenizer
 
-    def whole(self, completions: list[Completion], usage: UsageBody) -> ChatResponse:
+    def whole(self, outputs: list[Delta], usage: UsageBody) -> ChatResponse:
         job = self._job
         choices = [
             ChatChoice(
                 i,
-                AssistantMessage(completion.text),
-                completion.finish_reason,
-                grammar=worth_telling(completion.grammar),
+                AssistantMessage(output.text),
+                output.finish_reason or "",
+                self._logprobs(output),
+                grammar=worth_telling(output.grammar),
             )
-            for i, completion in enumerate(completions)
+            for i, output in enumerate(outputs)
         ]
         return ChatResponse(job.id, job.created, job.model, choices, usage)
 
@@ -87,8 +92,10 @@ class ChatShape:
         choices: list[ChatChunkChoice] = []
         if first:
             choices.append(ChatChunkChoice(index, ChatDelta(role="assistant", content="")))
-        if delta.text:
-            choices.append(ChatChunkChoice(index, ChatDelta(content=delta.text)))
+        logprobs = self._logprobs(delta)
+        if delta.text or logprobs:
+            said = ChatDelta(content=delta.text)
+            choices.append(ChatChunkChoice(index, said, logprobs=logprobs))
         if delta.finish_reason is not None:
             grammar = worth_telling(delta.grammar)
             choices.append(
@@ -99,9 +106,22 @@ class ChatShape:
     def usage(self, usage: UsageBody) -> ChatChunk:
         return self._chunk([], usage)
 
+    def _logprobs(self, delta: Delta) -> ChatLogprobs | None:
+        return chat_logprobs(self._tokenizer, delta.logprobs) if delta.logprobs else None
+
     def _chunk(self, choices: list[ChatChunkChoice], usage: MaybeUsage) -> ChatChunk:
         job = self._job
         return ChatChunk(job.id, job.created, job.model, choices, usage)
+
+
+def _logprobs(body: ChatBody) -> int | None:
+    if body.logprobs:
+        return body.top_logprobs or 0
+    if body.top_logprobs:
+        raise InvalidRequestError(
+            "top_logprobs is only allowed when logprobs is true", param="top_logprobs"
+        )
+    return None
 
 
 async def _prompt(messages: list[dict[str, Any]], transport: Transport) -> list[int]:

@@ -23,6 +23,7 @@ from radixray.serve.openai_protocol import (
     MAX_N,
     MAX_SEQUENCES,
     Body,
+    ChatBody,
     MaybeUsage,
     PromptTokensDetails,
     UsageBody,
@@ -83,6 +84,8 @@ def make_job(
     prefix: str,
     prompt_param: str,
     default_max_tokens: int | None,
+    logprobs: int | None,
+    prompt_logprobs: bool = False,
 ) -> Job:
     """The Job that `body` asks for with `prompts`, checked; nothing is queued yet.
 
@@ -90,6 +93,8 @@ def make_job(
         prefix: of the answer's id, e.g. ``cmpl``.
         prompt_param: the parameter that `prompts` came from, for errors.
         default_max_tokens: where the body gives none; None takes what the context leaves.
+        logprobs: as in SamplingParams.
+        prompt_logprobs: give the prompt's, too.
 
     Raises:
         InvalidRequestError: a value outside its limit; its `param` is the body's name for it.
@@ -108,9 +113,15 @@ def make_job(
             "stream_options is only allowed when stream is true", param="stream_options"
         )
     job_id = f"{prefix}-{uuid.uuid4().hex}"
-    sampling = _sampling(body, default_max_tokens)
+    sampling = msgspec.structs.replace(
+        _sampling(body, default_max_tokens),
+        logprobs=logprobs,
+        prompt_logprobs_from=1 if prompt_logprobs else None,
+    )
     constraint, names = constraint_of(body)
     names["prompt"] = prompt_param
+    if isinstance(body, ChatBody):
+        names["logprobs"] = "top_logprobs"
     if body.max_tokens is None and body.max_completion_tokens is not None:
         names["max_tokens"] = "max_completion_tokens"
     requests: list[GenerateRequest] = []

@@ -13,6 +13,7 @@ import msgspec
 from radixray.constraint import GrammarReport
 from radixray.protocol import MAX_CHOICES
 from radixray.serve.constraints import ConstrainedBody
+from radixray.serve.logprobs import ChatLogprobs, CompletionLogprobs
 
 MAX_N = 128
 """Most choices of one prompt, as at OpenAI."""
@@ -55,6 +56,8 @@ class CompletionBody(Body, frozen=True, kw_only=True):
     """The body of ``POST /v1/completions``; a list of prompts holds only texts or only ids."""
 
     prompt: str | list[str | int | list[int]]
+    echo: bool = False
+    logprobs: int | None = None
 
 
 class TextPart(msgspec.Struct, frozen=True):
@@ -82,6 +85,8 @@ class ChatBody(Body, frozen=True, kw_only=True):
     """The body of ``POST /v1/chat/completions``."""
 
     messages: list[Message]
+    logprobs: bool = False
+    top_logprobs: int | None = None
 
 
 class PromptTokensDetails(msgspec.Struct):
@@ -123,7 +128,7 @@ class CompletionChoice(msgspec.Struct):
     index: int
     text: str
     finish_reason: str | None
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
     grammar: MaybeGrammar = msgspec.UNSET
 
 
@@ -152,7 +157,7 @@ class ChatChoice(msgspec.Struct):
     index: int
     message: AssistantMessage
     finish_reason: str
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     grammar: MaybeGrammar = msgspec.UNSET
 
 
@@ -180,7 +185,7 @@ class ChatChunkChoice(msgspec.Struct):
     index: int
     delta: ChatDelta
     finish_reason: str | None = None
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     grammar: MaybeGrammar = msgspec.UNSET
 
 

@@ -36,8 +36,6 @@ _UNSUPPORTED_BY_ROUTE: dict[type[Body], dict[str, tuple[Any, ...]]] = {
     CompletionBody: {
         **_UNSUPPORTED,
         "best_of": (1,),
-        "echo": (False,),
-        "logprobs": (),
         "suffix": ("",),
     },
     ChatBody: {
@@ -45,14 +43,12 @@ _UNSUPPORTED_BY_ROUTE: dict[type[Body], dict[str, tuple[Any, ...]]] = {
         "audio": (),
         "function_call": ("none",),
         "functions": ([],),
-        "logprobs": (False,),
         "modalities": (["text"],),
         "parallel_tool_calls": (True,),
         "prediction": (),
         "reasoning_effort": (),
         "tool_choice": ("none",),
         "tools": ([],),
-        "top_logprobs": (0,),
         "verbosity": (),
         "web_search_options": (),
     },

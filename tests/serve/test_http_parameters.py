@@ -112,9 +112,6 @@ async def test_ignored(http: aiohttp.ClientSession, route: str) -> None:
 @pytest.mark.parametrize(
     ("name", "asks", "default"),
     [
-        ("logprobs", 0, None),
-        ("logprobs", 5, None),
-        ("echo", True, False),
         ("suffix", "end", ""),
         ("best_of", 3, 1),
         ("logit_bias", {"50256": -100}, {}),
@@ -133,8 +130,6 @@ async def test_not_supported_in_completions(
 @pytest.mark.parametrize(
     ("name", "asks", "default"),
     [
-        ("logprobs", True, False),
-        ("top_logprobs", 2, 0),
         ("tools", [{"type": "function", "function": {"name": "f"}}], []),
         ("tool_choice", "auto", "none"),
         ("functions", [{"name": "f"}], []),

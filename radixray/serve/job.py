@@ -28,6 +28,7 @@ from radixray.serve.openai_protocol import (
     PromptTokensDetails,
     UsageBody,
 )
+from radixray.serve.tools import ToolUse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +87,7 @@ def make_job(
     default_max_tokens: int | None,
     logprobs: int | None,
     prompt_logprobs: bool = False,
+    tools: ToolUse | None = None,
 ) -> Job:
     """The Job that `body` asks for with `prompts`, checked; nothing is queued yet.
 
@@ -95,6 +97,7 @@ def make_job(
         default_max_tokens: where the body gives none; None takes what the context leaves.
         logprobs: as in SamplingParams.
         prompt_logprobs: give the prompt's, too.
+        tools: what the model may call, or must.
 
     Raises:
         InvalidRequestError: a value outside its limit; its `param` is the body's name for it.
@@ -119,6 +122,13 @@ def make_job(
         prompt_logprobs_from=1 if prompt_logprobs else None,
     )
     constraint, names = constraint_of(body)
+    if tools is not None:
+        if constraint is not None:
+            given = next(iter(names.values()))
+            raise InvalidRequestError(
+                f"{given} cannot be combined with tools, unless tool_choice is none", param=given
+            )
+        constraint, names = tools.forced, {"json_schema": "tools"}
     names["prompt"] = prompt_param
     if isinstance(body, ChatBody):
         names["logprobs"] = "top_logprobs"

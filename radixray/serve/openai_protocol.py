@@ -14,6 +14,7 @@ from radixray.constraint import GrammarReport
 from radixray.protocol import MAX_CHOICES
 from radixray.serve.constraints import ConstrainedBody
 from radixray.serve.logprobs import ChatLogprobs, CompletionLogprobs
+from radixray.serve.tools import Tool, ToolChoice
 
 MAX_N = 128
 """Most choices of one prompt, as at OpenAI."""
@@ -67,13 +68,28 @@ class TextPart(msgspec.Struct, frozen=True):
     text: str | None = None
 
 
+class SentFunction(msgspec.Struct, frozen=True):
+    """What an earlier answer called; `arguments` as it gave them, or as JSON."""
+
+    name: str
+    arguments: str | dict[str, Any] = "{}"
+
+
+class SentToolCall(msgspec.Struct, frozen=True):
+    """A call of an earlier answer, sent back."""
+
+    function: SentFunction
+    id: str | None = None
+    type: Literal["function"] = "function"
+
+
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One message of a chat. What the model's own answers carry is accepted when sent back."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: list[SentToolCall] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
     annotations: list[Any] | None = None
@@ -87,6 +103,9 @@ class ChatBody(Body, frozen=True, kw_only=True):
     messages: list[Message]
     logprobs: bool = False
     top_logprobs: int | None = None
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool = True
 
 
 class PromptTokensDetails(msgspec.Struct):
@@ -143,12 +162,28 @@ class CompletionResponse(msgspec.Struct):
     object: str = "text_completion"
 
 
-class AssistantMessage(msgspec.Struct):
-    """What the model said."""
+class CalledFunction(msgspec.Struct):
+    """What is called, with arguments as JSON text."""
 
-    content: str
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct):
+    """A call the model makes."""
+
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
+class AssistantMessage(msgspec.Struct):
+    """What the model said; null where it only calls tools."""
+
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct):
@@ -172,11 +207,28 @@ class ChatResponse(msgspec.Struct):
     object: str = "chat.completion"
 
 
+class FunctionDelta(msgspec.Struct):
+    """A piece of a call's arguments; the name comes with the first."""
+
+    arguments: str
+    name: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class ToolCallDelta(msgspec.Struct):
+    """A piece of the call `index`; id and type come with the first."""
+
+    index: int
+    function: FunctionDelta
+    id: str | msgspec.UnsetType = msgspec.UNSET
+    type: str | msgspec.UnsetType = msgspec.UNSET
+
+
 class ChatDelta(msgspec.Struct, omit_defaults=True):
     """A piece of what the model said; empty when only the finish reason is news."""
 
     role: str | msgspec.UnsetType = msgspec.UNSET
     content: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCallDelta] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChunkChoice(msgspec.Struct):

@@ -130,10 +130,7 @@ async def test_not_supported_in_completions(
 @pytest.mark.parametrize(
     ("name", "asks", "default"),
     [
-        ("tools", [{"type": "function", "function": {"name": "f"}}], []),
-        ("tool_choice", "auto", "none"),
         ("functions", [{"name": "f"}], []),
-        ("parallel_tool_calls", False, True),
         ("modalities", ["audio"], ["text"]),
         ("audio", {"voice": "alloy", "format": "wav"}, None),
         ("prediction", {"type": "content", "content": "x"}, None),

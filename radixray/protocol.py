@@ -26,6 +26,7 @@ MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024
 MAX_CHOICES = 1024
 MAX_LOGPROBS = 20
+MAX_LOGIT_BIAS = 1024
 MAX_PRIORITY = 1000
 MAX_TIMEOUT_S = 86_400.0
 MAX_SEED = 2**63 - 1
@@ -40,12 +41,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         max_tokens: most tokens to generate; None takes what the context leaves. 0 only caches
             the prompt.
+        min_tokens: until so many are generated, no token that would end the output may be, and
+            stop strings are not looked for. A constraint that is complete ends it all the same.
         temperature: 0 is greedy.
         top_k: sample among the k likeliest tokens; -1 is off.
         top_p: sample among the likeliest tokens whose probabilities sum to top_p.
         min_p: drop tokens less likely than min_p times the likeliest.
         frequency_penalty: subtracted from a token's logit per occurrence in the output.
         presence_penalty: subtracted once if a token occurs in the output.
+        repetition_penalty: divides the positive logit of a token that occurs in prompt or output,
+            and multiplies a negative one (Keskar et al., 2019); 1 is off.
+        logit_bias: added to the logits of these token ids.
         seed: makes sampling repeatable; None draws one. A token depends on (seed, position) and
             the distribution only, never on the batch.
         stop: strings that end the output; they are not part of it.
@@ -59,12 +65,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     max_tokens: int | None = None
+    min_tokens: int = 0
     temperature: float = 1.0
     top_k: int = -1
     top_p: float = 1.0
     min_p: float = 0.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -76,6 +85,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         """Raises InvalidRequestError, naming the parameter and its limit."""
         if self.max_tokens is not None:
             check_int("max_tokens", self.max_tokens, 0, MAX_INT)
+        check_int("min_tokens", self.min_tokens, 0, MAX_INT)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequestError(
+                f"min_tokens must be at most max_tokens={self.max_tokens}, not {self.min_tokens}",
+                param="min_tokens",
+            )
         check_number("temperature", self.temperature, 0.0, 100.0)
         check_int("top_k", self.top_k, -1, MAX_INT)
         if self.top_k == 0:
@@ -86,6 +101,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         check_number("min_p", self.min_p, 0.0, 1.0)
         check_number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        check_number("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
+        if not isinstance(self.logit_bias, dict) or len(self.logit_bias) > MAX_LOGIT_BIAS:
+            raise InvalidRequestError(
+                f"logit_bias must map at most {MAX_LOGIT_BIAS} token ids to numbers",
+                param="logit_bias",
+            )
+        for token, bias in self.logit_bias.items():
+            check_int("logit_bias", token, 0, MAX_INT)
+            check_number("logit_bias", bias, -100.0, 100.0)
         if self.seed is not None:
             check_int("seed", self.seed, 0, MAX_SEED)
         check_sequence("stop", self.stop, MAX_STOP_STRINGS)
@@ -177,6 +201,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
         check_text("cache_salt", self.cache_salt, MAX_SALT_LENGTH)
         _check_prompt("prompt", self.prompt_ids, info)
         _check_length(len(self.prompt_ids), self.sampling.max_tokens, info)
+        if self.sampling.logit_bias:
+            _check_token_range("logit_bias", list(self.sampling.logit_bias), info)
 
     def max_new_tokens(self, info: ModelInfo) -> int:
         """The number of tokens this request may generate."""

@@ -58,6 +58,7 @@ class GenerateTask(TaskBase):
         self._matcher = matcher
         self._mask: NDArray[np.bool_] | None = None
         self._tokenizer = tokenizer
+        self._vocab_size = info.vocab_size
         self._text = OutputText(tokenizer, request.sampling.stop)
         self._stop_reason: int | str | None = None
         self._unsent_ids: list[int] = []
@@ -71,9 +72,11 @@ class GenerateTask(TaskBase):
         self._logs_trace = fsm_debug
         self._grammar_error = ""
         self._stop_ids = set(request.sampling.stop_token_ids)
-        # A constrained output is complete at EOS whatever the caller thinks of EOS.
-        if not request.sampling.ignore_eos or matcher is not None:
+        if not request.sampling.ignore_eos:
             self._stop_ids.update(info.eos_token_ids)
+        if matcher is not None:
+            # A constrained output is complete at EOS whatever the caller thinks of EOS.
+            self._stop_ids.update(matcher.vocabulary.eos_token_ids)
         prompt = request.prompt_ids
         # The last prompt token's logits are needed, unless nothing is to be generated.
         reusable = len(prompt) - 1 if self.max_new > 0 else len(prompt)
@@ -95,6 +98,10 @@ class GenerateTask(TaskBase):
         self.sequences = [self._sequence]
         if self.max_new > 0:
             self._jump()
+
+    @property
+    def _may_stop(self) -> bool:
+        return self.usage.completion >= self._sampling.min_tokens
 
     @property
     def wants_logprobs(self) -> bool:
@@ -138,7 +145,9 @@ class GenerateTask(TaskBase):
             self._seed,
             sequence.num_tokens,
             self._mask,
-            sequence.tokens[self.usage.prompt :],
+            sequence.tokens,
+            self.usage.prompt,
+            self._banned(),
         )
 
     def finish_prefill(self) -> None:
@@ -219,6 +228,15 @@ class GenerateTask(TaskBase):
         if self._scored:
             sequence.reusable = wanted_from
 
+    def _banned(self) -> tuple[int, ...]:
+        """The ids that would end the output too early."""
+        if self.usage.completion >= self._sampling.min_tokens:
+            return ()
+        banned = tuple(token for token in self._stop_ids if token < self._vocab_size)
+        if self._mask is not None and self._mask.sum() == self._mask[list(banned)].sum():
+            return ()  # the constraint allows nothing else
+        return banned
+
     def _append(self, token: int, *, forced: bool = False) -> None:
         """`token` is the next of the sequence, whether or not its consumer knows it yet."""
         self._mask = None
@@ -234,7 +252,7 @@ class GenerateTask(TaskBase):
             self._unsent_logprobs.append(logprob)
         if token in self._stop_ids:
             self._end("stop", token)
-        elif (stop := self._text.add(token)) is not None:
+        elif (stop := self._text.add(token, self._may_stop)) is not None:
             self._end("stop", stop)
         elif self._matcher is not None and not self._jumped and self._matcher.is_finished():
             self._end("stop")

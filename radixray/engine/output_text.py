@@ -25,10 +25,20 @@ class OutputText:
         self._ready = ""
         self._ended = False
 
-    def add(self, token: int) -> str | None:
-        """Takes a token; the stop string it completes, or None."""
+    def add(self, token: int, may_stop: bool = True) -> str | None:
+        """Takes a token; the stop string it completes, or None.
+
+        Args:
+            may_stop: False lets its text through unseen.
+        """
         self._unread.append(token)
-        return self._read() if self._look_at_once else None
+        if not self._look_at_once:
+            return None
+        if not may_stop:
+            self._ready += self._detokenizer.push(self._unread)
+            self._unread.clear()
+            return None
+        return self._read()
 
     def end(self) -> str | None:
         """No more tokens come: what was held back is text now. The stop string it completes."""

@@ -30,14 +30,18 @@ class SamplingRow:
         seed: never None here.
         position: index of the token in its sequence.
         allowed: bool [vocab], tokens a constraint allows, or None.
-        output_ids: int32 tokens generated so far, for penalties.
+        ids: int32 tokens of prompt and output so far.
+        prompt_tokens: how many of them are the prompt's.
+        banned: ids that may not come yet.
     """
 
     params: SamplingParams
     seed: int
     position: int
     allowed: NDArray[np.bool_] | None
-    output_ids: NDArray[np.int32]
+    ids: NDArray[np.int32]
+    prompt_tokens: int
+    banned: tuple[int, ...] = ()
 
 
 def sample(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
@@ -48,8 +52,15 @@ def sample(logits: torch.Tensor, rows: list[SamplingRow]) -> list[int]:
     """
     numbers = logits.numpy()
     for index, row in enumerate(rows):
-        if row.params.frequency_penalty or row.params.presence_penalty:
-            _penalise(logits[index], row)
+        params = row.params
+        if params.logit_bias:
+            numbers[index, list(params.logit_bias)] += list(params.logit_bias.values())
+        if params.repetition_penalty != 1:
+            _discourage(numbers[index], row)
+        if params.frequency_penalty or params.presence_penalty:
+            _penalise(numbers[index], row)
+        if row.banned:
+            numbers[index, list(row.banned)] = -np.inf
         if row.allowed is not None:
             _mask(numbers[index], row.allowed)
     # numpy's is ten times as fast as torch's; both take the first of equals.
@@ -70,13 +81,16 @@ def _mask(logits: NDArray[np.float32], allowed: NDArray[np.bool_]) -> None:
     bits |= keep
 
 
-def _penalise(logits: torch.Tensor, row: SamplingRow) -> None:
-    if len(row.output_ids) == 0:
-        return
-    ids, counts = np.unique(row.output_ids, return_counts=True)
+def _discourage(logits: NDArray[np.float32], row: SamplingRow) -> None:
+    ids = np.unique(row.ids)
+    found, penalty = logits[ids], np.float32(row.params.repetition_penalty)
+    logits[ids] = np.where(found < 0, found * penalty, found / penalty)
+
+
+def _penalise(logits: NDArray[np.float32], row: SamplingRow) -> None:
+    ids, counts = np.unique(row.ids[row.prompt_tokens :], return_counts=True)
     penalty = row.params.frequency_penalty * counts + row.params.presence_penalty
-    penalty = torch.from_numpy(penalty.astype(np.float32))
-    logits.index_add_(0, torch.from_numpy(ids.astype(np.int64)), -penalty)
+    logits[ids] -= penalty.astype(np.float32)
 
 
 def _sample_row(logits: NDArray[np.float32], largest: np.float32, row: SamplingRow) -> int:

@@ -62,7 +62,12 @@ def expected_tokens(prompt: list[int], params: SamplingParams, count: int) -> li
     output: list[int] = []
     for _ in range(count):
         row = SamplingRow(
-            params, params.seed or 0, len(prompt) + len(output), None, np.array(output, np.int32)
+            params,
+            params.seed or 0,
+            len(prompt) + len(output),
+            None,
+            np.array(prompt + output, np.int32),
+            len(prompt),
         )
         (token,) = sample(torch.from_numpy(_logits(state))[None], [row])
         output.append(token)

@@ -36,7 +36,7 @@ def naive(params: SamplingParams, logits: np.ndarray = LOGITS) -> np.ndarray:
 
 
 def draw(params: SamplingParams, count: int, **fields: Any) -> list[int]:
-    row = {"allowed": None, "output_ids": np.empty(0, np.int32)} | fields
+    row = {"allowed": None, "ids": np.empty(0, np.int32), "prompt_tokens": 0} | fields
     rows = [SamplingRow(params, 5, position, **row) for position in range(count)]
     return sample(torch.from_numpy(np.tile(LOGITS, (count, 1))), rows)
 
@@ -93,14 +93,46 @@ def test_penalties_count_occurrences_and_presence(frequency: float, presence: fl
         count = int((history == token).sum())
         want[token] -= frequency * count + presence * (count > 0)
     params = SamplingParams(temperature=0, frequency_penalty=frequency, presence_penalty=presence)
-    assert draw(params, 1, output_ids=history) == [int(want.argmax())]
+    assert draw(params, 1, ids=history) == [int(want.argmax())]
     assert draw(params, 1) == [int(LOGITS.argmax())]  # nothing generated yet
+    # What the prompt holds does not count.
+    assert draw(params, 1, ids=history, prompt_tokens=6) == [int(LOGITS.argmax())]
+
+
+@pytest.mark.parametrize("penalty", [0.5, 1.2, 3.0])
+def test_repetition_penalty_is_that_of_transformers(penalty: float) -> None:
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    history = np.argsort(-LOGITS)[[0, 0, 1, 2, -1, -2]].astype(np.int32)
+    reference = RepetitionPenaltyLogitsProcessor(penalty)
+    ids = torch.from_numpy(history.astype(np.int64))[None]
+    want = reference(ids, torch.from_numpy(LOGITS[None].copy()))[0].numpy()
+    params = SamplingParams(temperature=0, repetition_penalty=penalty)
+    logits = torch.from_numpy(LOGITS[None].copy())
+    for prompt_tokens in (0, 3, 6):  # prompt and output count alike
+        row = SamplingRow(params, 5, 0, None, history, prompt_tokens)
+        logits = torch.from_numpy(LOGITS[None].copy())
+        assert sample(logits, [row]) == [int(want.argmax())]
+        assert np.allclose(logits[0].numpy(), want, rtol=1e-6)
+
+
+def test_logit_bias_is_added() -> None:
+    best, last = int(LOGITS.argmax()), int(LOGITS.argmin())
+    assert draw(SamplingParams(temperature=0, logit_bias={last: 100.0}), 1) == [last]
+    without = draw(SamplingParams(temperature=1, logit_bias={best: -100.0}), 300)
+    assert best not in without
+    alike = SamplingParams(temperature=1.0, logit_bias={best: -1.5, last: 4})
+    want = LOGITS.copy()
+    want[[best, last]] += [-1.5, 4]
+    expected = naive(SamplingParams(temperature=1.0), want)
+    seen = np.bincount(draw(alike, 8000), minlength=VOCAB) / 8000
+    assert np.abs(seen - expected).max() < 0.02
 
 
 def test_a_row_does_not_depend_on_its_batch() -> None:
     params = SamplingParams(temperature=1.0, top_p=0.9)
     together = draw(params, 64)
-    rows = [SamplingRow(params, 5, p, None, np.empty(0, np.int32)) for p in range(64)]
+    rows = [SamplingRow(params, 5, p, None, np.empty(0, np.int32), 0) for p in range(64)]
     alone = [sample(torch.from_numpy(LOGITS[None].copy()), [row])[0] for row in rows]
     assert together == alone
 

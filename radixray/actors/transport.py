@@ -42,6 +42,14 @@ class Transport(Protocol):
         """
         ...
 
+    async def flush(self) -> int:
+        """Empties the caches of what no request uses; pages freed.
+
+        Raises:
+            EngineDiedError: a model actor cannot be reached.
+        """
+        ...
+
     async def stats(self) -> dict[str, EngineStats]:
         """Counters of each model actor by name; one that does not answer is not `reachable`."""
         ...

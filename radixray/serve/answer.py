@@ -20,7 +20,7 @@ from radixray.serve.sse import Emit, EventStream
 class Shape(Protocol):
     """How a route writes its answers."""
 
-    def whole(self, outputs: list[Delta], usage: UsageBody) -> msgspec.Struct:
+    def whole(self, outputs: list[Delta], usage: UsageBody) -> object:
         """The answer to a request that is not streamed, whose choices are `outputs`."""
         ...
 
@@ -49,7 +49,7 @@ async def answer(request: Request, transport: Transport, job: Job, shape: Shape)
     return json_response(shape.whole(outputs, usage))
 
 
-def json_response(body: msgspec.Struct, status: int = 200) -> Response:
+def json_response(body: object, status: int = 200) -> Response:
     """`body` as a JSON response."""
     return Response(msgspec.json.encode(body), status, media_type="application/json")
 

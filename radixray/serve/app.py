@@ -18,6 +18,9 @@ from radixray.serve.connection import Connection
 from radixray.serve.errors import exception_handlers
 from radixray.serve.health import health
 from radixray.serve.models import get_model, list_models
+from radixray.serve.sglang_generate import native_generate
+from radixray.serve.sglang_server import flush_cache, health_generate, model_info, server_info
+from radixray.serve.token_routes import detokenize, embeddings, tokenize
 
 
 def build_app(connect: Callable[[], Awaitable[Transport]], *, api_key: str | None) -> Starlette:
@@ -26,7 +29,8 @@ def build_app(connect: Callable[[], Awaitable[Transport]], *, api_key: str | Non
     Args:
         connect: gives a connected Transport, on the loop that serves the requests. If the
             Transport has an async ``close()``, it is called at the lifespan's end.
-        api_key: what clients must send as a bearer token, on every route but ``/health``; None
+        api_key: what clients must send as a bearer token, on every route but
+            ``/health`` and ``/ready``; None
             lets everyone in.
     """
     connection = Connection(connect)
@@ -40,6 +44,17 @@ def build_app(connect: Callable[[], Awaitable[Transport]], *, api_key: str | Non
     app = Starlette(
         routes=[
             Route("/health", health, methods=["GET"]),
+            Route("/ready", health, methods=["GET"]),
+            Route("/health_generate", health_generate, methods=["GET"]),
+            Route("/tokenize", tokenize, methods=["POST"]),
+            Route("/detokenize", detokenize, methods=["POST"]),
+            Route("/generate", native_generate, methods=["POST"]),
+            Route("/get_model_info", model_info, methods=["GET"]),
+            Route("/model_info", model_info, methods=["GET"]),
+            Route("/get_server_info", server_info, methods=["GET"]),
+            Route("/server_info", server_info, methods=["GET"]),
+            Route("/flush_cache", flush_cache, methods=["POST"]),
+            Route("/v1/embeddings", embeddings, methods=["POST"]),
             Route("/v1/models", list_models, methods=["GET"]),
             Route("/v1/models/{id:path}", get_model, methods=["GET"]),
             Route("/v1/completions", create_completion, methods=["POST"]),

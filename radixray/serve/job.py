@@ -30,6 +30,21 @@ from radixray.serve.openai_protocol import (
 )
 from radixray.serve.tools import ToolUse
 
+_SAME_NAMES = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "min_tokens",
+    "stop_token_ids",
+    "ignore_eos",
+)
+"""Sampling parameters that a body calls as the engine does."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -142,7 +157,7 @@ def make_job(
             GenerateRequest(
                 request_id=f"{job_id}-{len(requests) + i}",
                 prompt_ids=prompt_ids,
-                sampling=msgspec.structs.replace(sampling, seed=_shift(seed, i)),
+                sampling=msgspec.structs.replace(sampling, seed=shifted_seed(seed, i)),
                 constraint=constraint,
                 cache_salt=body.cache_salt,
                 priority=body.priority,
@@ -177,18 +192,11 @@ def _sampling(body: Body, default_max_tokens: int | None) -> SamplingParams:
         )
     return SamplingParams(
         max_tokens=given.pop() if given else default_max_tokens,
-        temperature=body.temperature,
-        top_k=body.top_k,
-        top_p=body.top_p,
-        min_p=body.min_p,
-        frequency_penalty=body.frequency_penalty,
-        presence_penalty=body.presence_penalty,
         stop=(body.stop,) if isinstance(body.stop, str) else body.stop,
-        stop_token_ids=body.stop_token_ids,
-        ignore_eos=body.ignore_eos,
+        **{name: getattr(body, name) for name in _SAME_NAMES},
     )
 
 
-def _shift(seed: int, i: int) -> int:
-    # A seed out of range stays as it is, to be refused.
+def shifted_seed(seed: int, i: int) -> int:
+    """The seed of a prompt's choice `i`; one out of range stays as it is, to be refused."""
     return (seed + i) % (MAX_SEED + 1) if 0 <= seed <= MAX_SEED else seed

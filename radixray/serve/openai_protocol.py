@@ -46,6 +46,9 @@ class Body(ConstrainedBody, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     stop: str | tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_tokens: int = 0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = msgspec.field(default_factory=dict)
     stream: bool = False
     stream_options: StreamOptions | None = None
     cache_salt: str = ""

@@ -70,6 +70,7 @@ class FakeTransport:
             )
         }
         self.closed = False
+        self.flushed = 0
 
     @property
     def text(self) -> str:
@@ -113,6 +114,7 @@ class FakeTransport:
             yield Delta(
                 request_id=request.request_id,
                 index=i,
+                stop_reason=ids[-1] if last and reason == "stop" and self.token_ids else None,
                 token_ids=ids if limit else [],
                 text=word,
                 finish_reason=reason,
@@ -129,6 +131,10 @@ class FakeTransport:
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         raise AssertionError("the HTTP API scores nothing")
+
+    async def flush(self) -> int:
+        self.flushed += 1
+        return 7
 
     async def stats(self) -> dict[str, EngineStats]:
         if isinstance(self.health, RadixRayError):

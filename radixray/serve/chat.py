@@ -72,7 +72,8 @@ class ChatShape:
     def whole(self, outputs: list[Delta], usage: UsageBody) -> ChatResponse:
         job = self._job
         choices = [self._choice(i, output) for i, output in enumerate(outputs)]
-        return ChatResponse(job.id, job.created, job.model, choices, usage)
+        prompt_ids = job.shown_ids(job.requests[0].prompt_ids)
+        return ChatResponse(job.id, job.created, job.model, choices, usage, prompt_ids)
 
     def pieces(self, index: int, delta: Delta, *, first: bool) -> list[msgspec.Struct]:
         # As at OpenAI, the role comes first and the finish reason last, each with no more text.
@@ -81,15 +82,19 @@ class ChatShape:
             choices.append(ChatChunkChoice(index, ChatDelta(role="assistant", content="")))
         said = [_chat_delta(piece) for piece in self._read(index, delta)]
         logprobs = self._logprobs(delta)
-        if logprobs and not said:
+        ids = self._job.shown_ids(delta.token_ids)
+        if (logprobs or ids) and not said:
             said = [ChatDelta(content="")]
         for piece in said:
-            choices.append(ChatChunkChoice(index, piece, logprobs=logprobs))
-            logprobs = None
+            choices.append(ChatChunkChoice(index, piece, logprobs=logprobs, token_ids=ids))
+            logprobs, ids = None, msgspec.UNSET
         if delta.finish_reason is not None:
             reason, grammar = self._finish_reason(index, delta), worth_telling(delta.grammar)
             choices.append(ChatChunkChoice(index, ChatDelta(), reason, grammar=grammar))
-        return [self._chunk([choice], self._job.chunk_usage) for choice in choices]
+        chunks = [self._chunk([choice], self._job.chunk_usage) for choice in choices]
+        if first:
+            chunks[0].prompt_token_ids = self._job.shown_ids(self._job.requests[0].prompt_ids)
+        return [*chunks]
 
     def _choice(self, index: int, output: Delta) -> ChatChoice:
         pieces = self._read(index, output)
@@ -101,6 +106,7 @@ class ChatShape:
             self._finish_reason(index, output),
             self._logprobs(output),
             grammar=worth_telling(output.grammar),
+            token_ids=self._job.shown_ids(output.token_ids),
         )
 
     def _read(self, index: int, delta: Delta) -> list[str | CallPiece]:

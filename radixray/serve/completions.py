@@ -72,7 +72,9 @@ class CompletionShape:
 
     def pieces(self, index: int, delta: Delta, *, first: bool) -> list[msgspec.Struct]:
         choice = self._choice(index, delta, first=first)
-        if not (first or choice.text or choice.logprobs or choice.finish_reason):
+        if not (
+            first or choice.text or choice.logprobs or choice.token_ids or choice.finish_reason
+        ):
             return []
         return [self._response([choice], self._job.chunk_usage)]
 
@@ -84,6 +86,10 @@ class CompletionShape:
             delta.finish_reason,
             self._logprobs(index, delta),
             grammar=worth_telling(delta.grammar),
+            token_ids=self._job.shown_ids(delta.token_ids),
+            prompt_token_ids=self._job.shown_ids(self._job.requests[index].prompt_ids)
+            if first
+            else msgspec.UNSET,
         )
 
     def _logprobs(self, index: int, delta: Delta) -> CompletionLogprobs | None:

@@ -24,6 +24,7 @@ from radixray.serve.openai_protocol import (
     MAX_SEQUENCES,
     Body,
     ChatBody,
+    MaybeIds,
     MaybeUsage,
     PromptTokensDetails,
     UsageBody,
@@ -55,6 +56,7 @@ class Job:
         requests: what to run, in the order of the answer's choices.
         include_usage: whether a streamed answer ends with a chunk of usage.
         names: what the body calls the requests' fields, where it is not their own name.
+        return_token_ids: give the ids of prompt and output beside their text.
     """
 
     id: str
@@ -65,6 +67,11 @@ class Job:
     stream: bool
     include_usage: bool
     names: dict[str, str]
+    return_token_ids: bool = False
+
+    def shown_ids(self, ids: list[int]) -> MaybeIds:
+        """`ids`, where they are asked for."""
+        return ids if self.return_token_ids else msgspec.UNSET
 
     @property
     def chunk_usage(self) -> MaybeUsage:
@@ -179,6 +186,7 @@ def make_job(
         stream=body.stream,
         include_usage=options is not None and options.include_usage is True,
         names=names,
+        return_token_ids=body.return_token_ids,
     )
 
 

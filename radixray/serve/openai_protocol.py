@@ -54,6 +54,7 @@ class Body(ConstrainedBody, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cache_salt: str = ""
     priority: int = 0
     fsm_debug: bool = False
+    return_token_ids: bool = False
 
 
 class CompletionBody(Body, frozen=True, kw_only=True):
@@ -129,6 +130,9 @@ class UsageBody(msgspec.Struct):
 MaybeUsage = UsageBody | None | msgspec.UnsetType
 """Absent, null (a chunk that is not the last), or the counts."""
 
+MaybeIds = list[int] | msgspec.UnsetType
+"""Token ids, where ``return_token_ids`` asks for them."""
+
 MaybeGrammar = GrammarReport | msgspec.UnsetType
 """Only where there is something to say."""
 
@@ -152,6 +156,8 @@ class CompletionChoice(msgspec.Struct):
     finish_reason: str | None
     logprobs: CompletionLogprobs | None = None
     grammar: MaybeGrammar = msgspec.UNSET
+    token_ids: MaybeIds = msgspec.UNSET
+    prompt_token_ids: MaybeIds = msgspec.UNSET
 
 
 class CompletionResponse(msgspec.Struct):
@@ -197,6 +203,7 @@ class ChatChoice(msgspec.Struct):
     finish_reason: str
     logprobs: ChatLogprobs | None = None
     grammar: MaybeGrammar = msgspec.UNSET
+    token_ids: MaybeIds = msgspec.UNSET
 
 
 class ChatResponse(msgspec.Struct):
@@ -207,6 +214,7 @@ class ChatResponse(msgspec.Struct):
     model: str
     choices: list[ChatChoice]
     usage: UsageBody
+    prompt_token_ids: MaybeIds = msgspec.UNSET
     object: str = "chat.completion"
 
 
@@ -242,6 +250,7 @@ class ChatChunkChoice(msgspec.Struct):
     finish_reason: str | None = None
     logprobs: ChatLogprobs | None = None
     grammar: MaybeGrammar = msgspec.UNSET
+    token_ids: MaybeIds = msgspec.UNSET
 
 
 class ChatChunk(msgspec.Struct):
@@ -252,6 +261,7 @@ class ChatChunk(msgspec.Struct):
     model: str
     choices: list[ChatChunkChoice]
     usage: MaybeUsage = msgspec.UNSET
+    prompt_token_ids: MaybeIds = msgspec.UNSET
     object: str = "chat.completion.chunk"
 
 

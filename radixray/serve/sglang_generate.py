@@ -97,7 +97,7 @@ class NativeShape:
     def _add_logprobs(self, meta: MetaInfo, prompt_ids: list[int], output: Delta) -> None:
         made = output.logprobs or []
         meta.output_token_logprobs = [self._scored(each.token_id, each.logprob) for each in made]
-        start = self._body.logprob_start_len
+        start = self._body.score_from
         first = prompt_ids[start : start + 1] if start >= 0 else []
         given = (output.prompt_logprobs or []) if first else []
         meta.input_token_logprobs = [self._scored(token, None) for token in first]
@@ -146,7 +146,7 @@ async def _job(body: NativeBody, transport: Transport) -> Job:
             f"{MAX_SEQUENCES}",
             param=prompt_param,
         )
-    if not body.logprob_start_len >= -1:
+    if not body.score_from >= -1:
         raise InvalidRequestError(
             "logprob_start_len must be at least -1", param="logprob_start_len"
         )
@@ -204,7 +204,7 @@ _SAME_NAMES = (
 
 
 def _sampling(body: NativeBody, given: NativeSampling, seed: int) -> SamplingParams:
-    start = body.logprob_start_len
+    start = body.score_from
     wants_prompt = body.return_logprob and start >= 0
     return SamplingParams(
         max_tokens=given.max_new_tokens,

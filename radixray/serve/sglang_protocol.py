@@ -40,12 +40,22 @@ class NativeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input_ids: list[int | list[int]] | None = None
     sampling_params: NativeSampling = NativeSampling()
     return_logprob: bool = False
-    logprob_start_len: int = -1
+    logprob_start_len: int | None = None
     top_logprobs_num: int = 0
     return_text_in_logprobs: bool = False
     stream: bool = False
     rid: str | list[str] | None = None
     priority: int = 0
+
+    @property
+    def score_from(self) -> int:
+        """The first prompt token to tell of; -1 is none.
+
+        Where nothing is generated, only the prompt's log-probabilities can be meant.
+        """
+        if self.logprob_start_len is not None:
+            return self.logprob_start_len
+        return 0 if self.sampling_params.max_new_tokens == 0 else -1
 
 
 Scored = tuple[float | None, int, str | None]

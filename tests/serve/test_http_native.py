@@ -130,6 +130,10 @@ async def test_logprobs(http: aiohttp.ClientSession, transport: FakeTransport) -
         assert streamed[-1]["meta_info"] == meta
     meta = (await post(http, body))["meta_info"]
     assert meta["input_token_logprobs"] == []
+    only_cached = await post(http, body | {"sampling_params": {"max_new_tokens": 0}})
+    assert len(only_cached["meta_info"]["input_token_logprobs"]) == len(ids)
+    assert only_cached["output_ids"] == []
+    await post(http, body)
     assert transport.requests[-1].sampling.prompt_logprobs_from is None
     assert "input_token_logprobs" not in (await post(http, {"text": "x"}))["meta_info"]
 

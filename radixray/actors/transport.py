@@ -10,18 +10,8 @@ from radixray.reports import EngineStats
 from radixray.tokenizer.tokenizer import Tokenizer
 
 
-class Transport(Protocol):
-    """A way to reach model actors. `EngineClient` is the one over Ray."""
-
-    @property
-    def info(self) -> ModelInfo:
-        """The served model."""
-        ...
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The served model's tokenizer and chat template."""
-        ...
+class Generates(Protocol):
+    """What runs generations."""
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """The request's Deltas as they come; the last one has a finish_reason.
@@ -32,6 +22,20 @@ class Transport(Protocol):
         Raises:
             RadixRayError: the typed cause, for every failure; a Delta's `error` is never seen.
         """
+        ...
+
+
+class Transport(Generates, Protocol):
+    """A way to reach model actors. `EngineClient` is the one over Ray."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """The served model."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The served model's tokenizer and chat template."""
         ...
 
     async def score(self, request: ScoreRequest) -> ScoreResult:

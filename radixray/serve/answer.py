@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from radixray.actors.transport import Transport
+from radixray.actors.transport import Generates
 from radixray.protocol import Delta, GenerateRequest, Usage
 from radixray.serve.disconnect import while_connected
 from radixray.serve.generation import complete, follow, named_as_in, run_all
@@ -33,7 +33,7 @@ class Shape(Protocol):
         ...
 
 
-async def answer(request: Request, transport: Transport, job: Job, shape: Shape) -> Response:
+async def answer(request: Request, transport: Generates, job: Job, shape: Shape) -> Response:
     """Run `job` and answer in `shape`; it is aborted if the client goes away.
 
     Raises:
@@ -54,7 +54,7 @@ def json_response(body: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status, media_type="application/json")
 
 
-def _stream(transport: Transport, job: Job, shape: Shape) -> EventStream:
+def _stream(transport: Generates, job: Job, shape: Shape) -> EventStream:
     async def work(emit: Emit) -> None:
         async def one(index: int, sequence: GenerateRequest) -> Usage:
             first = True

@@ -17,9 +17,16 @@ from radixray.serve.completions import create_completion
 from radixray.serve.connection import Connection
 from radixray.serve.errors import exception_handlers
 from radixray.serve.health import health
+from radixray.serve.live_requests import LiveRequests
 from radixray.serve.models import get_model, list_models
 from radixray.serve.sglang_generate import native_generate
-from radixray.serve.sglang_server import flush_cache, health_generate, model_info, server_info
+from radixray.serve.sglang_server import (
+    abort_request,
+    flush_cache,
+    health_generate,
+    model_info,
+    server_info,
+)
 from radixray.serve.token_routes import detokenize, embeddings, tokenize
 
 
@@ -49,6 +56,7 @@ def build_app(connect: Callable[[], Awaitable[Transport]], *, api_key: str | Non
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
             Route("/generate", native_generate, methods=["POST"]),
+            Route("/abort_request", abort_request, methods=["POST"]),
             Route("/get_model_info", model_info, methods=["GET"]),
             Route("/model_info", model_info, methods=["GET"]),
             Route("/get_server_info", server_info, methods=["GET"]),
@@ -65,5 +73,6 @@ def build_app(connect: Callable[[], Awaitable[Transport]], *, api_key: str | Non
         lifespan=lifespan,
     )
     app.state.connection = connection
+    app.state.live = LiveRequests()
     app.state.created = int(time.time())
     return app

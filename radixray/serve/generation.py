@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar
 
-from radixray.actors.transport import Transport
+from radixray.actors.transport import Generates
 from radixray.errors import AbortedError, EngineError, InvalidRequestError
 from radixray.protocol import Delta, GenerateRequest, Usage, join_deltas
 
@@ -29,7 +29,7 @@ def named_as_in(names: Mapping[str, str]) -> Iterator[None]:
 
 
 async def follow(
-    transport: Transport, request: GenerateRequest, on_delta: Callable[[Delta], Awaitable[None]]
+    transport: Generates, request: GenerateRequest, on_delta: Callable[[Delta], Awaitable[None]]
 ) -> Usage:
     """Run `request`, hand each Delta to `on_delta`, and give its usage.
 
@@ -51,7 +51,7 @@ async def follow(
     raise EngineError("the generation ended without a finish reason")
 
 
-async def complete(transport: Transport, request: GenerateRequest) -> Delta:
+async def complete(transport: Generates, request: GenerateRequest) -> Delta:
     """The whole output of `request`, as one Delta with its usage. Raises as `follow`."""
     deltas: list[Delta] = []
 

@@ -27,6 +27,7 @@ from radixray.serve.connection import Connection
 from radixray.serve.constraints import ConstrainedBody, constraint_of
 from radixray.serve.generation import named_as_in
 from radixray.serve.job import Job, shifted_seed
+from radixray.serve.live_requests import ABORTED, AbortableTransport
 from radixray.serve.logprobs import MIN_LOGPROB
 from radixray.serve.openai_protocol import MAX_N, MAX_SEQUENCES, UsageBody
 from radixray.serve.parse import parse, read_body
@@ -46,17 +47,24 @@ async def native_generate(request: Request) -> Response:
     connection: Connection = request.app.state.connection
     transport = await connection.transport()
     job = await _job(body, transport)
-    return await answer(request, transport, job, NativeShape(body, job, transport))
+    shape = NativeShape(body, job, transport)
+    abortable = AbortableTransport(transport, request.app.state.live, shape.rids)
+    return await answer(request, abortable, job, shape)
 
 
 class NativeShape:
-    """Answers; those of a stream hold all there is so far."""
+    """Answers; those of a stream hold all there is so far.
+
+    Attributes:
+        rids: request id -> the id its sender gave it.
+    """
 
     def __init__(self, body: NativeBody, job: Job, transport: Transport) -> None:
         self._body = body
         self._tokenizer = transport.tokenizer
         self._requests = job.requests
         self._names = _rids(body, len(job.requests)) or [each.request_id for each in job.requests]
+        self.rids = dict(zip([each.request_id for each in job.requests], self._names, strict=True))
         prompts = body.text if body.text is not None else body.input_ids
         first = prompts[0] if isinstance(prompts, list) and prompts else None
         # A list of texts, or of lists of ids; a list of ids is one prompt.
@@ -121,6 +129,8 @@ def _finish_reason(output: Delta) -> dict[str, str | int] | None:
         return None
     if output.finish_reason == "length":
         return {"type": "length", "length": len(output.token_ids)}
+    if output.finish_reason == ABORTED:
+        return {"type": "abort", "message": "aborted by request"}
     if output.stop_reason is None:
         return {"type": output.finish_reason}
     return {"type": output.finish_reason, "matched": output.stop_reason}

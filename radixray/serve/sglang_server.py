@@ -9,12 +9,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import radixray
+from radixray.errors import InvalidRequestError
 from radixray.protocol import GenerateRequest, SamplingParams
 from radixray.serve.answer import json_response
 from radixray.serve.connection import Connection
 from radixray.serve.disconnect import while_connected
 from radixray.serve.generation import complete
-from radixray.serve.parse import read_body
+from radixray.serve.live_requests import LiveRequests
+from radixray.serve.parse import parse, read_body
 from radixray.serve.sglang_protocol import NativeModelInfo, NativeServerInfo
 
 
@@ -48,6 +50,26 @@ async def flush_cache(request: Request) -> Response:
     connection: Connection = request.app.state.connection
     pages = await (await connection.transport()).flush()
     return Response(f"Cache flushed: {pages} pages are free again.\n")
+
+
+class AbortBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which request, by the `rid` its sender gave it, or all."""
+
+    rid: str = ""
+    abort_all: bool = False
+
+
+async def abort_request(request: Request) -> Response:
+    """``POST /abort_request``: end requests of ``/generate``; each answers with what it has.
+
+    Only those that came to this process of the ingress.
+    """
+    body = parse(await read_body(request), AbortBody)
+    if bool(body.rid) == body.abort_all:
+        raise InvalidRequestError("give one of rid and abort_all", param="rid")
+    live: LiveRequests = request.app.state.live
+    live.abort(body.rid)
+    return Response()
 
 
 async def health_generate(request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -257,3 +258,46 @@ async def test_token_routes_refuse(
         error = (await response.json())["error"]
         assert response.status == status, error
     assert error["param"] in (param, param.partition("[")[0]), error
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("body", [{"rid": "mine"}, {"abort_all": True}])
+async def test_abort(
+    http: aiohttp.ClientSession, transport: FakeTransport, stream: bool, body: dict[str, Any]
+) -> None:
+    transport.hang_after = 2
+    given = {"text": ["a", "b"], "rid": "mine", "stream": stream}
+    async with asyncio.timeout(10):
+        answering = asyncio.create_task(_text(http, given))
+        while len(transport.live) < 2:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        async with http.post("/abort_request", json={"rid": "other"}) as response:
+            assert response.status == 200
+        assert len(transport.live) == 2
+        async with http.post("/abort_request", json=body) as response:
+            assert response.status == 200
+        text = await answering
+    assert not transport.live
+    assert len(transport.aborted) == 2
+    if stream:
+        events = [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n")[:-2]]
+        answers = [next(each for each in reversed(events) if each["index"] == i) for i in (0, 1)]
+    else:
+        answers = json.loads(text)
+    for answer in answers:
+        assert answer["text"] == "".join(transport.words[:2])
+        assert answer["meta_info"]["finish_reason"]["type"] == "abort"
+
+
+async def test_abort_wants_a_rid(http: aiohttp.ClientSession) -> None:
+    for body in ({}, {"rid": "x", "abort_all": True}, {"rid": 5}):
+        async with http.post("/abort_request", json=body) as response:
+            assert response.status == 400
+            assert (await response.json())["error"]["param"] == "rid"
+
+
+async def _text(http: aiohttp.ClientSession, body: dict[str, Any]) -> str:
+    async with http.post("/generate", json=body) as response:
+        assert response.status == 200
+        return await response.text()

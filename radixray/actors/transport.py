@@ -10,18 +10,8 @@ from radixray.reports import EngineStats
 from radixray.tokenizer.tokenizer import Tokenizer
 
 
-class Transport(Protocol):
-    """A way to reach model actors. `EngineClient` is the one over Ray."""
-
-    @property
-    def info(self) -> ModelInfo:
-        """The served model."""
-        ...
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The served model's tokenizer and chat template."""
-        ...
+class Generates(Protocol):
+    """What runs generations."""
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """The request's Deltas as they come; the last one has a finish_reason.
@@ -34,11 +24,33 @@ class Transport(Protocol):
         """
         ...
 
+
+class Transport(Generates, Protocol):
+    """A way to reach model actors. `EngineClient` is the one over Ray."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """The served model."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The served model's tokenizer and chat template."""
+        ...
+
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Log-probabilities of the choices. Cancelling the task aborts the request.
 
         Raises:
             RadixRayError: the typed cause.
+        """
+        ...
+
+    async def flush(self) -> int:
+        """Empties the caches of what no request uses; pages freed.
+
+        Raises:
+            EngineDiedError: a model actor cannot be reached.
         """
         ...
 

@@ -8,8 +8,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from radixray.actors.transport import Transport
-from radixray.protocol import Completion, Delta, GenerateRequest, Usage
+from radixray.actors.transport import Generates
+from radixray.protocol import Delta, GenerateRequest, Usage
 from radixray.serve.disconnect import while_connected
 from radixray.serve.generation import complete, follow, named_as_in, run_all
 from radixray.serve.job import Job
@@ -20,8 +20,8 @@ from radixray.serve.sse import Emit, EventStream
 class Shape(Protocol):
     """How a route writes its answers."""
 
-    def whole(self, completions: list[Completion], usage: UsageBody) -> msgspec.Struct:
-        """The answer to a request that is not streamed."""
+    def whole(self, outputs: list[Delta], usage: UsageBody) -> object:
+        """The answer to a request that is not streamed, whose choices are `outputs`."""
         ...
 
     def pieces(self, index: int, delta: Delta, *, first: bool) -> list[msgspec.Struct]:
@@ -33,7 +33,7 @@ class Shape(Protocol):
         ...
 
 
-async def answer(request: Request, transport: Transport, job: Job, shape: Shape) -> Response:
+async def answer(request: Request, transport: Generates, job: Job, shape: Shape) -> Response:
     """Run `job` and answer in `shape`; it is aborted if the client goes away.
 
     Raises:
@@ -44,17 +44,17 @@ async def answer(request: Request, transport: Transport, job: Job, shape: Shape)
         return _stream(transport, job, shape)
     works = run_all(complete(transport, sequence) for sequence in job.requests)
     with named_as_in(job.names):
-        completions = await while_connected(request.receive, works)
-    usage = job.usage([completion.usage for completion in completions])
-    return json_response(shape.whole(completions, usage))
+        outputs = await while_connected(request.receive, works)
+    usage = job.usage([output.usage or Usage() for output in outputs])
+    return json_response(shape.whole(outputs, usage))
 
 
-def json_response(body: msgspec.Struct, status: int = 200) -> Response:
+def json_response(body: object, status: int = 200) -> Response:
     """`body` as a JSON response."""
     return Response(msgspec.json.encode(body), status, media_type="application/json")
 
 
-def _stream(transport: Transport, job: Job, shape: Shape) -> EventStream:
+def _stream(transport: Generates, job: Job, shape: Shape) -> EventStream:
     async def work(emit: Emit) -> None:
         async def one(index: int, sequence: GenerateRequest) -> Usage:
             first = True

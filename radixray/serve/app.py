@@ -17,7 +17,17 @@ from radixray.serve.completions import create_completion
 from radixray.serve.connection import Connection
 from radixray.serve.errors import exception_handlers
 from radixray.serve.health import health
+from radixray.serve.live_requests import LiveRequests
 from radixray.serve.models import get_model, list_models
+from radixray.serve.sglang_generate import native_generate
+from radixray.serve.sglang_server import (
+    abort_request,
+    flush_cache,
+    health_generate,
+    model_info,
+    server_info,
+)
+from radixray.serve.token_routes import detokenize, embeddings, tokenize
 
 
 def build_app(connect: Callable[[], Awaitable[Transport]], *, api_key: str | None) -> Starlette:
@@ -26,7 +36,8 @@ def build_app(connect: Callable[[], Awaitable[Transport]], *, api_key: str | Non
     Args:
         connect: gives a connected Transport, on the loop that serves the requests. If the
             Transport has an async ``close()``, it is called at the lifespan's end.
-        api_key: what clients must send as a bearer token, on every route but ``/health``; None
+        api_key: what clients must send as a bearer token, on every route but
+            ``/health`` and ``/ready``; None
             lets everyone in.
     """
     connection = Connection(connect)
@@ -40,6 +51,18 @@ def build_app(connect: Callable[[], Awaitable[Transport]], *, api_key: str | Non
     app = Starlette(
         routes=[
             Route("/health", health, methods=["GET"]),
+            Route("/ready", health, methods=["GET"]),
+            Route("/health_generate", health_generate, methods=["GET"]),
+            Route("/tokenize", tokenize, methods=["POST"]),
+            Route("/detokenize", detokenize, methods=["POST"]),
+            Route("/generate", native_generate, methods=["POST"]),
+            Route("/abort_request", abort_request, methods=["POST"]),
+            Route("/get_model_info", model_info, methods=["GET"]),
+            Route("/model_info", model_info, methods=["GET"]),
+            Route("/get_server_info", server_info, methods=["GET"]),
+            Route("/server_info", server_info, methods=["GET"]),
+            Route("/flush_cache", flush_cache, methods=["POST"]),
+            Route("/v1/embeddings", embeddings, methods=["POST"]),
             Route("/v1/models", list_models, methods=["GET"]),
             Route("/v1/models/{id:path}", get_model, methods=["GET"]),
             Route("/v1/completions", create_completion, methods=["POST"]),
@@ -50,5 +73,6 @@ def build_app(connect: Callable[[], Awaitable[Transport]], *, api_key: str | Non
         lifespan=lifespan,
     )
     app.state.connection = connection
+    app.state.live = LiveRequests()
     app.state.created = int(time.time())
     return app

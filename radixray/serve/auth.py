@@ -1,4 +1,4 @@
-"""The API key check, in front of every route but /health."""
+"""The API key check, in front of every route but /health and /ready."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BearerAuth:
         self._key = api_key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != "/health":
+        if scope["type"] == "http" and scope["path"] not in ("/health", "/ready"):
             problem = self._problem(Headers(scope=scope))
             if problem is not None:
                 error = HTTPException(401, problem, {"WWW-Authenticate": "Bearer"})

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar
 
-from radixray.actors.transport import Transport
+from radixray.actors.transport import Generates
 from radixray.errors import AbortedError, EngineError, InvalidRequestError
-from radixray.protocol import Completion, Delta, GenerateRequest, Usage
+from radixray.protocol import Delta, GenerateRequest, Usage, join_deltas
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ def named_as_in(names: Mapping[str, str]) -> Iterator[None]:
 
 
 async def follow(
-    transport: Transport, request: GenerateRequest, on_delta: Callable[[Delta], Awaitable[None]]
+    transport: Generates, request: GenerateRequest, on_delta: Callable[[Delta], Awaitable[None]]
 ) -> Usage:
     """Run `request`, hand each Delta to `on_delta`, and give its usage.
 
@@ -51,28 +51,20 @@ async def follow(
     raise EngineError("the generation ended without a finish reason")
 
 
-async def complete(transport: Transport, request: GenerateRequest) -> Completion:
-    """The whole output of `request`. Raises as `follow`."""
-    texts: list[str] = []
-    token_ids: list[int] = []
-    last = Delta(request_id=request.request_id)
+async def complete(transport: Generates, request: GenerateRequest) -> Delta:
+    """The whole output of `request`, as one Delta with its usage. Raises as `follow`."""
+    deltas: list[Delta] = []
 
     async def keep(delta: Delta) -> None:
-        nonlocal last
-        texts.append(delta.text)
-        token_ids.extend(delta.token_ids)
-        last = delta
+        deltas.append(delta)
 
     usage = await follow(transport, request, keep)
-    return Completion(
-        request_id=request.request_id,
-        token_ids=token_ids,
-        text="".join(texts),
-        finish_reason=last.finish_reason or "",
-        stop_reason=last.stop_reason,
-        usage=usage,
-        grammar=last.grammar,
-    )
+    whole = join_deltas(deltas)
+    whole.usage = usage
+    # They need not be on the very first.
+    scored = (delta.prompt_logprobs for delta in deltas)
+    whole.prompt_logprobs = next((each for each in scored if each is not None), None)
+    return whole
 
 
 async def run_all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -23,10 +23,28 @@ from radixray.serve.openai_protocol import (
     MAX_N,
     MAX_SEQUENCES,
     Body,
+    ChatBody,
+    MaybeIds,
     MaybeUsage,
     PromptTokensDetails,
     UsageBody,
 )
+from radixray.serve.tools import ToolUse
+
+_SAME_NAMES = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "min_tokens",
+    "stop_token_ids",
+    "ignore_eos",
+)
+"""Sampling parameters that a body calls as the engine does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +56,7 @@ class Job:
         requests: what to run, in the order of the answer's choices.
         include_usage: whether a streamed answer ends with a chunk of usage.
         names: what the body calls the requests' fields, where it is not their own name.
+        return_token_ids: give the ids of prompt and output beside their text.
     """
 
     id: str
@@ -48,6 +67,11 @@ class Job:
     stream: bool
     include_usage: bool
     names: dict[str, str]
+    return_token_ids: bool = False
+
+    def shown_ids(self, ids: list[int]) -> MaybeIds:
+        """`ids`, where they are asked for."""
+        return ids if self.return_token_ids else msgspec.UNSET
 
     @property
     def chunk_usage(self) -> MaybeUsage:
@@ -83,6 +107,9 @@ def make_job(
     prefix: str,
     prompt_param: str,
     default_max_tokens: int | None,
+    logprobs: int | None,
+    prompt_logprobs: bool = False,
+    tools: ToolUse | None = None,
 ) -> Job:
     """The Job that `body` asks for with `prompts`, checked; nothing is queued yet.
 
@@ -90,6 +117,9 @@ def make_job(
         prefix: of the answer's id, e.g. ``cmpl``.
         prompt_param: the parameter that `prompts` came from, for errors.
         default_max_tokens: where the body gives none; None takes what the context leaves.
+        logprobs: as in SamplingParams.
+        prompt_logprobs: give the prompt's, too.
+        tools: what the model may call, or must.
 
     Raises:
         InvalidRequestError: a value outside its limit; its `param` is the body's name for it.
@@ -108,9 +138,22 @@ def make_job(
             "stream_options is only allowed when stream is true", param="stream_options"
         )
     job_id = f"{prefix}-{uuid.uuid4().hex}"
-    sampling = _sampling(body, default_max_tokens)
+    sampling = msgspec.structs.replace(
+        _sampling(body, default_max_tokens),
+        logprobs=logprobs,
+        prompt_logprobs_from=1 if prompt_logprobs else None,
+    )
     constraint, names = constraint_of(body)
+    if tools is not None:
+        if constraint is not None:
+            given = next(iter(names.values()))
+            raise InvalidRequestError(
+                f"{given} cannot be combined with tools, unless tool_choice is none", param=given
+            )
+        constraint, names = tools.forced, {"json_schema": "tools"}
     names["prompt"] = prompt_param
+    if isinstance(body, ChatBody):
+        names["logprobs"] = "top_logprobs"
     if body.max_tokens is None and body.max_completion_tokens is not None:
         names["max_tokens"] = "max_completion_tokens"
     requests: list[GenerateRequest] = []
@@ -121,7 +164,7 @@ def make_job(
             GenerateRequest(
                 request_id=f"{job_id}-{len(requests) + i}",
                 prompt_ids=prompt_ids,
-                sampling=msgspec.structs.replace(sampling, seed=_shift(seed, i)),
+                sampling=msgspec.structs.replace(sampling, seed=shifted_seed(seed, i)),
                 constraint=constraint,
                 cache_salt=body.cache_salt,
                 priority=body.priority,
@@ -143,6 +186,7 @@ def make_job(
         stream=body.stream,
         include_usage=options is not None and options.include_usage is True,
         names=names,
+        return_token_ids=body.return_token_ids,
     )
 
 
@@ -156,18 +200,11 @@ def _sampling(body: Body, default_max_tokens: int | None) -> SamplingParams:
         )
     return SamplingParams(
         max_tokens=given.pop() if given else default_max_tokens,
-        temperature=body.temperature,
-        top_k=body.top_k,
-        top_p=body.top_p,
-        min_p=body.min_p,
-        frequency_penalty=body.frequency_penalty,
-        presence_penalty=body.presence_penalty,
         stop=(body.stop,) if isinstance(body.stop, str) else body.stop,
-        stop_token_ids=body.stop_token_ids,
-        ignore_eos=body.ignore_eos,
+        **{name: getattr(body, name) for name in _SAME_NAMES},
     )
 
 
-def _shift(seed: int, i: int) -> int:
-    # A seed out of range stays as it is, to be refused.
+def shifted_seed(seed: int, i: int) -> int:
+    """The seed of a prompt's choice `i`; one out of range stays as it is, to be refused."""
     return (seed + i) % (MAX_SEED + 1) if 0 <= seed <= MAX_SEED else seed

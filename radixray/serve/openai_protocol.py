@@ -13,6 +13,8 @@ import msgspec
 from radixray.constraint import GrammarReport
 from radixray.protocol import MAX_CHOICES
 from radixray.serve.constraints import ConstrainedBody
+from radixray.serve.logprobs import ChatLogprobs, CompletionLogprobs
+from radixray.serve.tools import Tool, ToolChoice
 
 MAX_N = 128
 """Most choices of one prompt, as at OpenAI."""
@@ -44,17 +46,23 @@ class Body(ConstrainedBody, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     stop: str | tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_tokens: int = 0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = msgspec.field(default_factory=dict)
     stream: bool = False
     stream_options: StreamOptions | None = None
     cache_salt: str = ""
     priority: int = 0
     fsm_debug: bool = False
+    return_token_ids: bool = False
 
 
 class CompletionBody(Body, frozen=True, kw_only=True):
     """The body of ``POST /v1/completions``; a list of prompts holds only texts or only ids."""
 
     prompt: str | list[str | int | list[int]]
+    echo: bool = False
+    logprobs: int | None = None
 
 
 class TextPart(msgspec.Struct, frozen=True):
@@ -64,13 +72,28 @@ class TextPart(msgspec.Struct, frozen=True):
     text: str | None = None
 
 
+class SentFunction(msgspec.Struct, frozen=True):
+    """What an earlier answer called; `arguments` as it gave them, or as JSON."""
+
+    name: str
+    arguments: str | dict[str, Any] = "{}"
+
+
+class SentToolCall(msgspec.Struct, frozen=True):
+    """A call of an earlier answer, sent back."""
+
+    function: SentFunction
+    id: str | None = None
+    type: Literal["function"] = "function"
+
+
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One message of a chat. What the model's own answers carry is accepted when sent back."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: list[SentToolCall] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
     annotations: list[Any] | None = None
@@ -82,6 +105,11 @@ class ChatBody(Body, frozen=True, kw_only=True):
     """The body of ``POST /v1/chat/completions``."""
 
     messages: list[Message]
+    logprobs: bool = False
+    top_logprobs: int | None = None
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool = True
 
 
 class PromptTokensDetails(msgspec.Struct):
@@ -101,6 +129,9 @@ class UsageBody(msgspec.Struct):
 
 MaybeUsage = UsageBody | None | msgspec.UnsetType
 """Absent, null (a chunk that is not the last), or the counts."""
+
+MaybeIds = list[int] | msgspec.UnsetType
+"""Token ids, where ``return_token_ids`` asks for them."""
 
 MaybeGrammar = GrammarReport | msgspec.UnsetType
 """Only where there is something to say."""
@@ -123,8 +154,10 @@ class CompletionChoice(msgspec.Struct):
     index: int
     text: str
     finish_reason: str | None
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
     grammar: MaybeGrammar = msgspec.UNSET
+    token_ids: MaybeIds = msgspec.UNSET
+    prompt_token_ids: MaybeIds = msgspec.UNSET
 
 
 class CompletionResponse(msgspec.Struct):
@@ -138,12 +171,28 @@ class CompletionResponse(msgspec.Struct):
     object: str = "text_completion"
 
 
-class AssistantMessage(msgspec.Struct):
-    """What the model said."""
+class CalledFunction(msgspec.Struct):
+    """What is called, with arguments as JSON text."""
 
-    content: str
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct):
+    """A call the model makes."""
+
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
+class AssistantMessage(msgspec.Struct):
+    """What the model said; null where it only calls tools."""
+
+    content: str | None
     role: str = "assistant"
     refusal: None = None
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct):
@@ -152,8 +201,9 @@ class ChatChoice(msgspec.Struct):
     index: int
     message: AssistantMessage
     finish_reason: str
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     grammar: MaybeGrammar = msgspec.UNSET
+    token_ids: MaybeIds = msgspec.UNSET
 
 
 class ChatResponse(msgspec.Struct):
@@ -164,7 +214,24 @@ class ChatResponse(msgspec.Struct):
     model: str
     choices: list[ChatChoice]
     usage: UsageBody
+    prompt_token_ids: MaybeIds = msgspec.UNSET
     object: str = "chat.completion"
+
+
+class FunctionDelta(msgspec.Struct):
+    """A piece of a call's arguments; the name comes with the first."""
+
+    arguments: str
+    name: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class ToolCallDelta(msgspec.Struct):
+    """A piece of the call `index`; id and type come with the first."""
+
+    index: int
+    function: FunctionDelta
+    id: str | msgspec.UnsetType = msgspec.UNSET
+    type: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatDelta(msgspec.Struct, omit_defaults=True):
@@ -172,6 +239,7 @@ class ChatDelta(msgspec.Struct, omit_defaults=True):
 
     role: str | msgspec.UnsetType = msgspec.UNSET
     content: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCallDelta] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChunkChoice(msgspec.Struct):
@@ -180,8 +248,9 @@ class ChatChunkChoice(msgspec.Struct):
     index: int
     delta: ChatDelta
     finish_reason: str | None = None
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     grammar: MaybeGrammar = msgspec.UNSET
+    token_ids: MaybeIds = msgspec.UNSET
 
 
 class ChatChunk(msgspec.Struct):
@@ -192,6 +261,7 @@ class ChatChunk(msgspec.Struct):
     model: str
     choices: list[ChatChunkChoice]
     usage: MaybeUsage = msgspec.UNSET
+    prompt_token_ids: MaybeIds = msgspec.UNSET
     object: str = "chat.completion.chunk"
 
 

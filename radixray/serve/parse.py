@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from radixray.errors import InvalidRequestError
 from radixray.serve.errors import ClientGoneError
-from radixray.serve.openai_protocol import Body, ChatBody, CompletionBody
+from radixray.serve.openai_protocol import ChatBody, CompletionBody
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 
@@ -31,34 +31,24 @@ IGNORED = frozenset(
 
 # Parameters of OpenAI's API that would change the output but are not supported yet, with the
 # values (beside null) that ask for nothing.
-_UNSUPPORTED: dict[str, tuple[Any, ...]] = {"logit_bias": ({},)}
-_UNSUPPORTED_BY_ROUTE: dict[type[Body], dict[str, tuple[Any, ...]]] = {
+_UNSUPPORTED_BY_ROUTE: dict[type[msgspec.Struct], dict[str, tuple[Any, ...]]] = {
     CompletionBody: {
-        **_UNSUPPORTED,
         "best_of": (1,),
-        "echo": (False,),
-        "logprobs": (),
         "suffix": ("",),
     },
     ChatBody: {
-        **_UNSUPPORTED,
         "audio": (),
         "function_call": ("none",),
         "functions": ([],),
-        "logprobs": (False,),
         "modalities": (["text"],),
-        "parallel_tool_calls": (True,),
         "prediction": (),
         "reasoning_effort": (),
-        "tool_choice": ("none",),
-        "tools": ([],),
-        "top_logprobs": (0,),
         "verbosity": (),
         "web_search_options": (),
     },
 }
 
-BodyT = TypeVar("BodyT", bound=Body)
+BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 
 
 async def read_body(request: Request) -> bytes:
@@ -82,8 +72,13 @@ async def read_body(request: Request) -> bytes:
     return bytes(body)
 
 
-def parse(body: bytes, kind: type[BodyT]) -> BodyT:
+def parse(body: bytes, kind: type[BodyT], *, nested: str | None = None) -> BodyT:
     """The struct in `body`.
+
+    Args:
+        body: JSON.
+        kind: of the struct.
+        nested: a field that holds parameters, too; there also null means "not given".
 
     Raises:
         InvalidRequestError: malformed JSON; or a parameter that is missing, unknown, of the wrong
@@ -95,9 +90,11 @@ def parse(body: bytes, kind: type[BodyT]) -> BodyT:
         raise InvalidRequestError(f"the body is not valid JSON: {error}") from None
     if not isinstance(fields, dict):
         raise InvalidRequestError("the body must be a JSON object")
-    fields = _supported(fields, _UNSUPPORTED_BY_ROUTE[kind])
+    fields = _supported(fields, _UNSUPPORTED_BY_ROUTE.get(kind, {}))
+    if nested is not None and isinstance(inner := fields.get(nested), dict):
+        fields[nested] = {name: value for name, value in inner.items() if value is not None}
     try:
-        return msgspec.convert(fields, kind)
+        return msgspec.convert(fields, kind, str_keys=True)
     except msgspec.ValidationError as error:
         raise _explain(str(error)) from None
 
@@ -115,7 +112,7 @@ def _supported(fields: dict[str, Any], unsupported: dict[str, tuple[Any, ...]]) 
     return kept
 
 
-_PATH = re.compile(r" - at `\$\.?(?P<path>.+)`$")
+_PATH = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>.+)`$")
 _FIELD = re.compile(r"^Object (?P<what>contains unknown|missing required) field `(?P<name>.*?)`")
 
 

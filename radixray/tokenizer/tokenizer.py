@@ -104,6 +104,13 @@ class Tokenizer:
         border = self._splitter.border(text)
         return (self.encode(text[:border]) if border else []), text[border:]
 
+    def spelling(self, token_id: int) -> bytes:
+        """The bytes the id stands for, or a special token's name; empty for unused ids."""
+        if token_id in self.special_ids:
+            return (self._backend.id_to_token(token_id) or "").encode()
+        tokens = self.vocabulary.tokens
+        return tokens[token_id] if 0 <= token_id < len(tokens) else b""
+
     @property
     def token_bytes(self) -> list[bytes]:
         """The UTF-8 bytes each id stands for; empty for special tokens and unused ids."""

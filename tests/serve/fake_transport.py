@@ -6,8 +6,17 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from radixray.errors import RadixRayError
-from radixray.protocol import Delta, GenerateRequest, ModelInfo, ScoreRequest, ScoreResult, Usage
+from radixray.protocol import (
+    Delta,
+    GenerateRequest,
+    ModelInfo,
+    ScoreRequest,
+    ScoreResult,
+    TokenLogprob,
+    Usage,
+)
 from radixray.reports import EngineStats
+from radixray.tokenizer.detokenizer import IncrementalDetokenizer
 from radixray.tokenizer.tokenizer import Tokenizer
 
 INFO = ModelInfo(
@@ -21,11 +30,19 @@ INFO = ModelInfo(
 )
 
 
+def scored(token_id: int, top: int) -> TokenLogprob:
+    """What the fake model thinks of a token: it and its next neighbours are likely."""
+    logprob = -(token_id % 7) / 8
+    likely = [(token_id + i, logprob - i) for i in range(top)]
+    return TokenLogprob(token_id, logprob, likely)
+
+
 class FakeTransport:
     """Answers every request with `words`, one a Delta, and remembers what it was asked.
 
     Attributes:
         words: the answer; it stops after them, or at `max_tokens`.
+        token_ids: if set, the answer instead of `words`: a token a Delta.
         cached: prompt tokens it claims to have found cached, request after request.
         fail_after: number of Deltas after which `error` is raised.
         hang_after: number of Deltas after which it waits to be aborted.
@@ -37,6 +54,7 @@ class FakeTransport:
         self.info = INFO
         self.tokenizer = tokenizer
         self.words = ["Grüße", " from", " a", " 🚀", " radix", " tree", "."]
+        self.token_ids: list[int] = []
         self.cached = [0]
         self.error: RadixRayError | Exception | None = None
         self.fail_after = 0
@@ -52,6 +70,7 @@ class FakeTransport:
             )
         }
         self.closed = False
+        self.flushed = 0
 
     @property
     def text(self) -> str:
@@ -76,6 +95,11 @@ class FakeTransport:
 
     async def _play(self, request: GenerateRequest, cached: int) -> AsyncGenerator[Delta, None]:
         words = [f"seed {request.sampling.seed}"] if self.say_seed else self.words
+        sampling = request.sampling
+        if self.token_ids:
+            detokenizer = IncrementalDetokenizer(self.tokenizer)
+            words = [detokenizer.push([token]) for token in self.token_ids]
+            words[-1] += detokenizer.finish()
         limit = request.max_new_tokens(self.info)
         for i, word in enumerate(words[:limit] if limit else [""]):
             if i == self.hang_after:
@@ -83,21 +107,34 @@ class FakeTransport:
             if self.error is not None and i == self.fail_after:
                 raise self.error
             await asyncio.sleep(0)
+            ids = self.token_ids[i : i + 1] if self.token_ids else [i]
+            prompt = request.prompt_ids[sampling.prompt_logprobs_from or 0 :]
             last = i + 1 == min(len(words), limit or 1)
             reason = ("length" if limit < len(words) else self.finish_reason) if last else None
             yield Delta(
                 request_id=request.request_id,
                 index=i,
-                token_ids=[i],
+                stop_reason=ids[-1] if last and reason == "stop" and self.token_ids else None,
+                token_ids=ids if limit else [],
                 text=word,
                 finish_reason=reason,
                 usage=Usage(
                     prompt=len(request.prompt_ids), cached=cached, completion=min(i + 1, limit)
                 ),
+                logprobs=[scored(token, sampling.logprobs) for token in ids]
+                if sampling.logprobs is not None and limit
+                else None,
+                prompt_logprobs=[scored(token, sampling.logprobs or 0) for token in prompt]
+                if sampling.prompt_logprobs_from is not None and i == 0
+                else None,
             )
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         raise AssertionError("the HTTP API scores nothing")
+
+    async def flush(self) -> int:
+        self.flushed += 1
+        return 7
 
     async def stats(self) -> dict[str, EngineStats]:
         if isinstance(self.health, RadixRayError):

@@ -311,6 +311,48 @@ async def test_a_prompt_larger_than_the_pool_is_refused_while_others_run(
     assert [chunk async for chunk in chunks][-1].choices[0].finish_reason == "length"
 
 
+async def test_forced_call_and_scores(real: openai.AsyncOpenAI) -> None:
+    tool: Any = {"type": "function", "function": {"name": "save_order", "parameters": ORDER}}
+    answer = await real.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Save an order of two books by Maria."}],
+        tools=[tool],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_tokens=100,
+    )
+    [choice] = answer.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    assert choice.message.tool_calls is not None
+    [call] = choice.message.tool_calls
+    assert call.type == "function"
+    jsonschema.validate(json.loads(call.function.arguments), ORDER)
+    # The same text has the same log-probabilities as output and as prompt.
+    prompt = "The capital of France is"
+    made = await real.completions.create(
+        model=MODEL,
+        prompt=prompt,
+        max_tokens=4,
+        temperature=0,
+        logprobs=0,
+        extra_body={"return_token_ids": True},
+    )
+    extra: dict[str, Any] = made.choices[0].model_extra or {}
+    ids = extra["prompt_token_ids"] + extra["token_ids"]
+    echoed = await real.completions.create(
+        model=MODEL, prompt=ids, max_tokens=0, echo=True, logprobs=0
+    )
+    as_output, as_prompt = made.choices[0].logprobs, echoed.choices[0].logprobs
+    assert as_output is not None
+    assert as_output.token_logprobs is not None
+    assert as_prompt is not None
+    assert as_prompt.token_logprobs is not None
+    assert as_prompt.tokens is not None
+    assert as_prompt.tokens[-4:] == as_output.tokens
+    assert as_prompt.token_logprobs[-4:] == pytest.approx(as_output.token_logprobs, abs=1e-4)
+
+
 def test_terminate_ends_cleanly(server: Server) -> None:
     """Must be the module's last test: it stops the server."""
     stop(server.process)

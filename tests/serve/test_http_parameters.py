@@ -44,6 +44,8 @@ async def test_sampling_reaches_the_engine(
         "seed": 3,
         "frequency_penalty": 0.25,
         "presence_penalty": -0.25,
+        "repetition_penalty": 1.25,
+        "min_tokens": 2,
         "ignore_eos": True,
     }
     body = (
@@ -52,6 +54,7 @@ async def test_sampling_reaches_the_engine(
         | {
             "stop": ["a", "b"],
             "stop_token_ids": [5, 6],
+            "logit_bias": {"5": -100, "6": 2.5},
             "cache_salt": "mine",
             "regex": "[a-z]+",
         }
@@ -59,7 +62,9 @@ async def test_sampling_reaches_the_engine(
     async with http.post(route, json=body) as response:
         assert response.status == 200, await response.text()
     [request] = transport.requests
-    assert request.sampling == SamplingParams(**given, stop=("a", "b"), stop_token_ids=(5, 6))
+    assert request.sampling == SamplingParams(
+        **given, stop=("a", "b"), stop_token_ids=(5, 6), logit_bias={5: -100, 6: 2.5}
+    )
     assert request.cache_salt == "mine"
     assert request.constraint == Constraint(regex="[a-z]+")
 
@@ -112,12 +117,8 @@ async def test_ignored(http: aiohttp.ClientSession, route: str) -> None:
 @pytest.mark.parametrize(
     ("name", "asks", "default"),
     [
-        ("logprobs", 0, None),
-        ("logprobs", 5, None),
-        ("echo", True, False),
         ("suffix", "end", ""),
         ("best_of", 3, 1),
-        ("logit_bias", {"50256": -100}, {}),
     ],
 )
 async def test_not_supported_in_completions(
@@ -133,17 +134,11 @@ async def test_not_supported_in_completions(
 @pytest.mark.parametrize(
     ("name", "asks", "default"),
     [
-        ("logprobs", True, False),
-        ("top_logprobs", 2, 0),
-        ("tools", [{"type": "function", "function": {"name": "f"}}], []),
-        ("tool_choice", "auto", "none"),
         ("functions", [{"name": "f"}], []),
-        ("parallel_tool_calls", False, True),
         ("modalities", ["audio"], ["text"]),
         ("audio", {"voice": "alloy", "format": "wav"}, None),
         ("prediction", {"type": "content", "content": "x"}, None),
         ("reasoning_effort", "low", None),
-        ("logit_bias", {"50256": -100}, {}),
     ],
 )
 async def test_not_supported_in_chat(
@@ -176,6 +171,15 @@ async def test_not_supported_in_chat(
         ({"max_tokens": 1, "max_completion_tokens": 2}, "max_completion_tokens"),
         ({"frequency_penalty": 3}, "frequency_penalty"),
         ({"presence_penalty": -3}, "presence_penalty"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"min_tokens": 3, "max_tokens": 2}, "min_tokens"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {str(INFO.vocab_size): 1}}, "logit_bias"),
+        ({"logit_bias": [1]}, "logit_bias"),
+        ({"logit_bias": {"5": "much"}}, "logit_bias[...]"),
+        ({"logit_bias": {"five": 1}}, "logit_bias"),
         ({"stop": ""}, "stop"),
         ({"stop": ["a", 1]}, "stop[1]"),
         ({"stop_token_ids": ["a"]}, "stop_token_ids[0]"),

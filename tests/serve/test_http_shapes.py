@@ -247,3 +247,26 @@ async def test_large_prompt_is_tokenised_in_a_thread_alike(
     )
     await client.completions.create(model=MODEL, prompt=long)
     assert transport.requests[0].prompt_ids == expected
+
+
+async def test_token_ids(http: aiohttp.ClientSession, transport: FakeTransport) -> None:
+    messages = [{"role": "user", "content": "x"}]
+    for route, prompt in (
+        ("completions", {"prompt": "x"}),
+        ("chat/completions", {"messages": messages}),
+    ):
+        body = {"model": MODEL, "return_token_ids": True, **prompt}
+        async with http.post(f"/v1/{route}", json=body) as response:
+            whole = await response.json()
+        [choice] = whole["choices"]
+        assert choice["token_ids"] == list(range(len(transport.words)))
+        prompt_ids = transport.requests[-1].prompt_ids
+        assert (choice if route == "completions" else whole)["prompt_token_ids"] == prompt_ids
+        async with http.post(f"/v1/{route}", json=body | {"stream": True}) as response:
+            lines = (await response.text()).split("\n\n")[:-2]
+        chunks = [json.loads(line.removeprefix("data: ")) for line in lines]
+        ids = [i for chunk in chunks for i in chunk["choices"][0].get("token_ids", [])]
+        assert ids == choice["token_ids"]
+        first = chunks[0]["choices"][0] if route == "completions" else chunks[0]
+        assert first["prompt_token_ids"] == prompt_ids
+        assert sum("prompt_token_ids" in str(chunk) for chunk in chunks) == 1

@@ -44,6 +44,10 @@ class LimitedTransport:
         async with self._turns:
             return await self._transport.score(request)
 
+    async def flush(self) -> int:
+        """As the transport's."""
+        return await self._transport.flush()
+
     async def stats(self) -> dict[str, EngineStats]:
         """As the transport's."""
         return await self._transport.stats()

@@ -47,6 +47,9 @@ from radixray.tokenizer.tokenizer import Tokenizer
 
 STATS_TIMEOUT_S = 10.0
 
+NEWS_S = 0.05
+"""Seconds in which the scheduler hears all that was reported."""
+
 log = logging.getLogger("radixray")
 
 
@@ -181,8 +184,12 @@ class EngineClient:
 
     async def _run_somewhere(self, request: Request) -> AsyncGenerator[Delta, None]:
         begun = False
-        for attempts_left in reversed(range(len(self._names))):
+        unreachable: set[str] = set()
+        for attempts_left in reversed(range(2 * len(self._names))):
             placement = await self._place(request)
+            if placement.actor in unreachable:
+                # The last report of a dead actor can arrive after we said that it is dead.
+                await asyncio.sleep(NEWS_S)
             try:
                 channel = self._channel(placement.actor)
                 async with contextlib.aclosing(channel.run(request)) as deltas:
@@ -194,6 +201,7 @@ class EngineClient:
                 if not ray.is_initialized():
                     raise
                 independent_call(self._scheduler.unreachable.remote, placement.actor)
+                unreachable.add(placement.actor)
                 # Nothing has been delivered: another actor can start it all the same.
                 if begun or attempts_left == 0:
                     raise

@@ -99,7 +99,10 @@ class Engine:
         self._growth = GrowthEstimate()
         self._check_invariants = check_invariants
         self._fsm_debug = fsm_debug
-        self._jumper = Jumper(lambda text: tokenizer.encode(text.decode()))
+        self._jumper = Jumper(
+            lambda text: tokenizer.encode(text.decode()),
+            tokenizer.pieces if tokenizer.has_pieces else None,
+        )
         self._tasks: dict[str, Task] = {}
         self._waiting = WaitingQueue(schedule_policy)
         self._running: dict[str, LiveSequence] = {}

@@ -11,10 +11,10 @@ tokens. The method is llguidance's (docs/fast_forward.md of that project); SGLan
 from __future__ import annotations
 
 import string
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from radixray.errors import ConstraintError
 from radixray.fsm.matcher import Matcher
@@ -37,6 +37,7 @@ KEPT_TEXTS, KEPT_LENGTH = 4096, 512
 """How many texts' tokens are remembered, and how many bytes of text at most."""
 
 Encode = Callable[[bytes], Sequence[int]]
+Pieces = Callable[[str], Sequence[int]]
 
 
 @dataclass(slots=True)
@@ -47,15 +48,16 @@ class Tokenised:
         ids: the tokens; none where they do not spell the text.
         ends: where each token ends in the text.
         joints: where the endings of the text start that some token goes on from.
-        kinds: those of PROBES that may change the tokens when they follow.
-        narrowed: whether `kinds` was brought down to those that do.
+        pieces: where each of its pre-tokens ends, in characters.
+        ends_piece: by index of PROBES, whether a pre-token ends with the text when a character of
+            that kind follows; as far as it was asked.
     """
 
     ids: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     joints: tuple[int, ...] = ()
-    kinds: tuple[tuple[bytes, ...], ...] = PROBES
-    narrowed: bool = False
+    pieces: tuple[int, ...] = ()
+    ends_piece: dict[int, bool] = field(default_factory=dict)
 
 
 class Jumper:
@@ -64,11 +66,18 @@ class Jumper:
     The same texts come again and again: the keys of a schema in each of its outputs.
     """
 
-    def __init__(self, encode: Encode) -> None:
-        """Args: `encode` is UTF-8 text -> ids, as in the middle of a text: no special tokens, no
-        space in front. Where it does not reproduce a text exactly nothing is forced.
+    def __init__(self, encode: Encode, pieces: Pieces | None = None) -> None:
+        """Makes one that knows nothing yet.
+
+        Args:
+            encode: UTF-8 text -> ids, as in the middle of a text: no special tokens, no space in
+                front. Where it does not reproduce a text exactly nothing is forced.
+            pieces: where each pre-token of a text ends, in characters. Tokens do not cross those,
+                and only the last one can change when text is appended. None where the tokenizer
+                has no pre-tokens: its tokens are then taken to be the longest that fit.
         """
         self._encode = encode
+        self._pieces = pieces
         self._vocabulary: TokenVocabulary | None = None
         self._known: OrderedDict[bytes, Tokenised] = OrderedDict()
 
@@ -123,16 +132,7 @@ class Jumper:
                     self._known.popitem(last=False)
         else:
             self._known.move_to_end(text)
-            if not known.narrowed:  # not at once: of many texts there is no second time
-                known.kinds, known.narrowed = self._kinds(text, known.ids), True
         return known
-
-    def _kinds(self, text: bytes, ids: tuple[int, ...]) -> tuple[tuple[bytes, ...], ...]:
-        if not ids or b"'" in text[-3:]:  # which joins certain letters; else all of a kind do alike
-            return PROBES
-        return tuple(
-            kind for kind in PROBES if tuple(self._encode(text + kind[0]))[: len(ids)] != ids
-        )
 
     def _tokenise(self, text: bytes, vocabulary: TokenVocabulary) -> Tokenised:
         try:
@@ -150,7 +150,8 @@ class Jumper:
             return Tokenised()
         first = max(0, len(text) - vocabulary.longest + 1)
         joints = (start for start in range(first, len(text)) if _goes_on(text[start:], vocabulary))
-        return Tokenised(ids, tuple(ends), tuple(joints))
+        pieces = () if self._pieces is None else tuple(self._pieces(text.decode()))
+        return Tokenised(ids, tuple(ends), tuple(joints), pieces)
 
     def _stable(self, matcher: Matcher, text: bytes, found: Tokenised, taken: int) -> list[int]:
         """`found.ids[taken:]` up to where they could come out differently if more text followed."""
@@ -162,8 +163,7 @@ class Jumper:
                 advanced += 1
             keep = len(ids)
             if not matcher.is_finished():
-                keep = _kept_by_merges(matcher, text, found)
-                keep = min(keep, self._kept_by_probes(matcher, text, found))
+                keep = self._kept(matcher, text, found)
         except ConstraintError:
             if advanced == len(ids) - taken:
                 raise
@@ -178,20 +178,35 @@ class Jumper:
             keep -= 1
         return list(ids[taken:keep])
 
-    def _kept_by_probes(self, matcher: Matcher, text: bytes, found: Tokenised) -> int:
-        """How many tokens come out again whatever kind of character follows.
+    def _kept(self, matcher: Matcher, text: bytes, found: Tokenised) -> int:
+        """How many tokens stay what they are whatever follows.
 
-        Pre-tokenisers split before they look at the vocabulary: GPT-2's takes two newlines as one
-        token at the end of a text, and as two before a letter.
+        All, if whatever can follow begins another pre-token. Else those of the pre-tokens before
+        the last: which merges are made within one depends on all of it.
         """
-        ids = found.ids
-        keep = len(ids)
-        for kind in found.kinds:
-            probe = next((char for char in kind if matcher.viable(char) == len(char)), None)
-            if probe is not None:
-                again = self._encode(text + probe)
-                keep = next((i for i in range(keep) if i >= len(again) or again[i] != ids[i]), keep)
-        return keep
+        if not found.pieces:
+            return _kept_by_merges(matcher, text, found)
+        shown = text.decode()
+        # Two letters may follow an apostrophe before it is clear whether they belong to it.
+        apostrophe = shown.rfind("'", max(0, len(shown) - 3))
+        if apostrophe < 0 and all(
+            self._ends_piece(index, shown, found)
+            for index, kind in enumerate(PROBES)
+            if any(matcher.viable(char) == len(char) for char in kind)
+        ):
+            return len(found.ids)
+        cut = len(shown) if apostrophe < 0 else apostrophe + 1
+        last = bisect_left(found.pieces, cut)
+        start = len(shown[: found.pieces[last - 1]].encode()) if last else 0
+        return bisect_right(found.ends, start)
+
+    def _ends_piece(self, index: int, text: str, found: Tokenised) -> bool:
+        known = found.ends_piece.get(index)
+        if known is None:
+            assert self._pieces is not None
+            pieces = tuple(self._pieces(text + PROBES[index][0].decode()))
+            known = found.ends_piece[index] = pieces[: len(found.pieces)] == found.pieces
+        return known
 
 
 def _kept_by_merges(matcher: Matcher, text: bytes, found: Tokenised) -> int:

@@ -35,6 +35,15 @@ class StableSplitter:
         self._beginnings = frozenset(c[:n] for c in contents for n in range(1, len(c)))
         self._longest = max(map(len, contents), default=0)
 
+    @property
+    def known(self) -> bool:
+        """Whether the tokenizer's rules are of the kind described above."""
+        return self._known
+
+    def pieces(self, text: str) -> list[int]:
+        """Where each pre-token ends."""
+        return [end for _, (_, end) in self._pre_tokenizer.pre_tokenize_str(text)]
+
     def border(self, text: str) -> int:
         """The last index at which `text` may be cut; 0 where there is none."""
         if not self._known:

@@ -112,6 +112,15 @@ class Tokenizer:
         return tokens[token_id] if 0 <= token_id < len(tokens) else b""
 
     @property
+    def has_pieces(self) -> bool:
+        """Whether tokens never cross the borders that `pieces` gives."""
+        return self._splitter.known
+
+    def pieces(self, text: str) -> list[int]:
+        """Where each pre-token of `text` ends, in characters; see `has_pieces`."""
+        return self._splitter.pieces(text)
+
+    @property
     def token_bytes(self) -> list[bytes]:
         """The UTF-8 bytes each id stands for; empty for special tokens and unused ids."""
         return self.vocabulary.tokens

@@ -40,8 +40,9 @@ def greedy(vocabulary: TokenVocabulary) -> Encode:
     return encode
 
 
-def generate(matcher: Matcher, encode: Encode, vocabulary: TokenVocabulary, rng: random.Random,
-             text: bytes) -> tuple[list[int], list[bool]]:  # fmt: skip
+def generate(
+    matcher: Matcher, tokenizer: Tokenizer, vocabulary: TokenVocabulary, text: bytes
+) -> tuple[list[int], list[bool]]:
     """An output that spells `text`: forced tokens where there are, canonical ones elsewhere.
 
     Returns:
@@ -50,7 +51,8 @@ def generate(matcher: Matcher, encode: Encode, vocabulary: TokenVocabulary, rng:
     ids: list[int] = []
     jumped: list[bool] = []
     done = b""
-    jumper = Jumper(encode)
+    encode = encoder(tokenizer)
+    jumper = Jumper(encode, tokenizer.pieces)
     while done != text:
         before = (matcher.forced(), matcher.mask().tobytes())
         forced = jumper.tokens(matcher, ids)
@@ -83,14 +85,13 @@ TEMPLATES = [
 def test_the_output_is_what_the_tokenizer_makes_of_its_text(
     pattern: str, template: str, tokenizer: Tokenizer, real_vocabulary: TokenVocabulary
 ) -> None:
-    encode = encoder(tokenizer)
     constraint = RegexConstraint.compile(pattern, real_vocabulary)
     for seed in range(15):
         rng = random.Random(seed)
         word = "".join(rng.choices("aeionrst", k=rng.randint(2, 6)))
         text = template.format(w=word, d=rng.randrange(9999))
         assert re.fullmatch(pattern, text), text
-        ids, jumped = generate(constraint.matcher(), encode, real_vocabulary, rng, text.encode())
+        ids, jumped = generate(constraint.matcher(), tokenizer, real_vocabulary, text.encode())
         assert ids == tokenizer.encode(text)
         assert any(jumped) or len(ids) < 6
 
@@ -160,12 +161,10 @@ def test_grammars_jump_to_canonical_tokens(
     real_vocabulary: TokenVocabulary,
 ) -> None:
     compiled = compile_constraint(constraint, real_vocabulary)
-    rng, share = random.Random(0), []
+    share: list[bool] = []
     for text in texts:
         assert accepts(constraint, text)
-        ids, jumped = generate(
-            compiled.matcher(), encoder(tokenizer), real_vocabulary, rng, text.encode()
-        )
+        ids, jumped = generate(compiled.matcher(), tokenizer, real_vocabulary, text.encode())
         assert ids == tokenizer.encode(text)
         share += jumped
     assert sum(share) > 0.2 * len(share)
@@ -185,7 +184,7 @@ def test_any_forced_text_round_trips(
     pattern = f"[{letters}]".join(map(re.escape, parts))
     text = "".join(part + rng.choice(letters) for part in parts[:-1]) + parts[-1]
     matcher = RegexConstraint.compile(pattern, real_vocabulary).matcher()
-    ids, _ = generate(matcher, encoder(tokenizer), real_vocabulary, rng, text.encode())
+    ids, _ = generate(matcher, tokenizer, real_vocabulary, text.encode())
     assert ids == tokenizer.encode(text)
 
 
@@ -265,9 +264,9 @@ def test_what_was_learnt_of_a_text_changes_nothing(
     # The same text is forced, and different ones may follow.
     patterns = [f'"order(?:{kind})"' for kind in ("Id|Name", "[0-9]{2}", ", |: ", "é|ß", "")]
     patterns += [r"a\n\n(?:\n|b)", r"a\n\n[bc]", r"a\n\n[0-9]", r"it's(?:!|\?)", r"it's[a-z]"]
-    shared = Jumper(encoder(tokenizer))
+    shared = Jumper(encoder(tokenizer), tokenizer.pieces)
     for _ in range(2):
         for pattern in patterns:
             matcher = RegexConstraint.compile(pattern, real_vocabulary).matcher()
-            fresh = Jumper(encoder(tokenizer)).tokens(matcher, [])
+            fresh = Jumper(encoder(tokenizer), tokenizer.pieces).tokens(matcher, [])
             assert shared.tokens(matcher, []) == fresh

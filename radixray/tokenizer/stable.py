@@ -36,9 +36,9 @@ class StableSplitter:
         self._longest = max(map(len, contents), default=0)
 
     @property
-    def known(self) -> bool:
-        """Whether the tokenizer's rules are of the kind described above."""
-        return self._known
+    def has_pieces(self) -> bool:
+        """Whether the tokenizer's rules are of the kind described above, and it cuts texts."""
+        return self._known and len(self.pieces("One, two: 3")) > 1
 
     def pieces(self, text: str) -> list[int]:
         """Where each pre-token ends."""

@@ -114,7 +114,7 @@ class Tokenizer:
     @property
     def has_pieces(self) -> bool:
         """Whether tokens never cross the borders that `pieces` gives."""
-        return self._splitter.known
+        return self._splitter.has_pieces
 
     def pieces(self, text: str) -> list[int]:
         """Where each pre-token of `text` ends, in characters; see `has_pieces`."""

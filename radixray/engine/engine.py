@@ -159,7 +159,7 @@ class Engine:
         else:
             task = ScoreTask(request, self.info, arrival=arrival)
         self._count_jump(task.usage.jumped)
-        if task.finished:  # the constraint leaves one text only
+        if task.finished:  # the constraint leaves one text only, or failed at once
             self._outbox.due(task)
             return
         self._tasks[task.request_id] = task

@@ -99,7 +99,10 @@ class GenerateTask(TaskBase):
         )
         self.sequences = [self._sequence]
         if self.max_new > 0:
-            self._jump()
+            try:
+                self._jump()
+            except ConstraintError as error:
+                self._end_in_grammar(error)
 
     @property
     def _may_stop(self) -> bool:
@@ -197,10 +200,13 @@ class GenerateTask(TaskBase):
     def fail(self, error: RadixRayError) -> Delta:
         if not isinstance(error, ConstraintError):
             return super().fail(error)
+        self._end_in_grammar(error)
+        return self.take_delta()
+
+    def _end_in_grammar(self, error: ConstraintError) -> None:
         # What there is of the output is no fault of the engine, and says where it went wrong.
         self.finished, self.finish_reason = True, "grammar_error"
         self._grammar_error = error.message
-        return self.take_delta()
 
     def _jump(self) -> None:
         """Takes the tokens that the constraint forces, without asking the model for them.

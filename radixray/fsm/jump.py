@@ -4,8 +4,12 @@ A constraint may leave only one text to write. Appending its tokenisation as it 
 its last tokens too, which the model might have joined with what follows: with `order` forced
 before `Id` or `Name`, taking the token ``order`` makes ``orderId`` unreachable. So the end of the
 forced text that could still be spelt otherwise is left to the model, as a constraint on its next
-tokens. The method is llguidance's (docs/fast_forward.md of that project); SGLang's jump-forward
+tokens. The idea is llguidance's (docs/fast_forward.md of that project); SGLang's jump-forward
 (arXiv 2312.07104, section 4), which kept the last token, was removed there for its bugs.
+
+How much of the end that is: byte-level BPE merges within pre-tokens only, so all tokens stay if
+whatever may follow begins another pre-token, and else those before the last one. Trying what may
+follow is not enough: one character can change merges several tokens before it.
 """
 
 from __future__ import annotations

@@ -98,6 +98,19 @@ def test_a_predicate_that_fails_ends_its_request_only(overlap: bool) -> None:
     assert last.usage is not None and last.usage.completion == len(text)
 
 
+class BreaksAtOnce(Breaks):
+    def forced(self, state: int) -> bytes:
+        raise RuntimeError("nothing comes to mind")
+
+
+def test_a_predicate_that_fails_before_the_first_token_says_so() -> None:
+    deltas = run(Constraint(predicate=BreaksAtOnce()))  # type: ignore[arg-type]
+    assert deltas[-1].finish_reason == "grammar_error" and len(deltas) == 1
+    found = report(deltas)
+    assert not found.complete and "nothing comes to mind" in found.error
+    assert deltas[-1].usage is not None and deltas[-1].usage.completion == 0
+
+
 def test_a_dead_end_says_so() -> None:
     # Nothing this predicate allows after "ab" makes it a member.
     def viable(text: str) -> bool:

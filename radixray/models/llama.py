@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from radixray.kernels.cpu.linear import run_in_turn
+from radixray.kernels.cpu.native_layers import LayerWeights
 from radixray.kernels.cpu.select import CpuKernels, cpu_kernels
 from radixray.kernels.kv_pool import KVPool
 from radixray.models.batch import ForwardBatch
@@ -25,7 +26,6 @@ class LlamaModel:
     Attributes:
         config: its numbers.
         dtype: of weights, activations and the KV pool it is used with.
-        kernels: what it computes with.
     """
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
@@ -38,18 +38,31 @@ class LlamaModel:
         weights.check(expected_tensors(config), ignored)
         self.config = config
         self.dtype = weights.dtype
-        self.kernels = cpu_kernels()
+        kernels = cpu_kernels()
         self._embedding = weights.get("model.embed_tokens.weight")
         self._rope = RotaryEmbedding(config, weights.dtype)
         self._layers = [
-            _Layer(config, index, weights, self.kernels) for index in range(config.num_layers)
+            _Layer(config, index, weights, kernels) for index in range(config.num_layers)
         ]
         self._norm = weights.get("model.norm.weight")
         # Tied or not, the head is packed: lookup needs rows, the product another layout.
-        self._head = self.kernels.linear(
+        self._head = kernels.linear(
             self._embedding if config.tie_word_embeddings else weights.get("lm_head.weight")
         )
-        run_in_turn([*(linear for layer in self._layers for linear in layer.linears), self._head])
+        layers = [layer.weights for layer in self._layers]
+        run_in_turn([*(linear for layer in layers for linear in layer.linears), self._head])
+        self.kernels = kernels
+
+    @property
+    def kernels(self) -> CpuKernels:
+        """What it computes with. Others can take their place; linear layers stay as they are."""
+        return self._kernels
+
+    @kernels.setter
+    def kernels(self, kernels: CpuKernels) -> None:
+        self._kernels = kernels
+        layers = [layer.weights for layer in self._layers]
+        self._all_layers = kernels.layers(layers, self._head, self.config.rms_norm_eps)
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, kv_pool: KVPool) -> torch.Tensor:
@@ -62,10 +75,16 @@ class LlamaModel:
         Returns:
             Logits, float32 ``[R, vocab_size]``, one row for each of `batch.logit_rows`.
         """
-        attention, ops = self.kernels.attention, self.kernels.ops
-        metadata = attention.prepare(batch.query_lens, batch.num_decode, batch.context_slots)
+        metadata = self.kernels.attention.prepare(
+            batch.query_lens, batch.num_decode, batch.context_slots
+        )
         rope = self._rope.tables(batch.positions)
         x = F.embedding(batch.token_ids, self._embedding)
+        if self._all_layers is not None:
+            x, delta = self._all_layers.forward(
+                x, rope, batch.out_slots, kv_pool, metadata, batch.logit_rows
+            )
+            return self._logits(x, delta)
         delta: torch.Tensor | None = None
         for layer in self._layers:
             # Of the last layer's output only the rows whose logits are wanted are needed.
@@ -73,18 +92,17 @@ class LlamaModel:
             x, delta = layer.forward(
                 x, delta, rope, batch.out_slots, self.kernels, kv_pool, metadata, rows
             )
-        if delta is None:
+        return self._logits(x, delta)
+
+    def _logits(self, x: torch.Tensor, delta: torch.Tensor | None) -> torch.Tensor:
+        if delta is None or not len(x):
             return torch.empty(0, self.config.vocab_size, dtype=torch.float32)
-        x = ops.add_rms_norm(x, delta, self._norm, self.config.rms_norm_eps)
+        x = self.kernels.ops.add_rms_norm(x, delta, self._norm, self.config.rms_norm_eps)
         return self._head(x).float()
 
 
 class _Layer:
-    """One transformer layer; q, k and v are one product, and so are gate and up.
-
-    Attributes:
-        linears: its linear layers in the order of their calls.
-    """
+    """One transformer layer; q, k and v are one product, and so are gate and up."""
 
     def __init__(
         self, config: ModelConfig, index: int, weights: Weights, kernels: CpuKernels
@@ -95,17 +113,16 @@ class _Layer:
         self._heads = (config.num_heads, config.num_kv_heads)
         prefix = f"model.layers.{index}."
         attention, mlp = prefix + "self_attn.", prefix + "mlp."
-        self._input_norm = weights.get(prefix + "input_layernorm.weight")
-        self._qkv = kernels.linear(
-            weights.stack(*(f"{attention}{name}_proj.weight" for name in "qkv"))
+        self.weights = LayerWeights(
+            input_norm=weights.get(prefix + "input_layernorm.weight"),
+            qkv=kernels.linear(
+                weights.stack(*(f"{attention}{name}_proj.weight" for name in "qkv"))
+            ),
+            out=kernels.linear(weights.get(attention + "o_proj.weight")),
+            mlp_norm=weights.get(prefix + "post_attention_layernorm.weight"),
+            gate_up=kernels.linear(weights.stack(mlp + "gate_proj.weight", mlp + "up_proj.weight")),
+            down=kernels.linear(weights.get(mlp + "down_proj.weight")),
         )
-        self._out = kernels.linear(weights.get(attention + "o_proj.weight"))
-        self._mlp_norm = weights.get(prefix + "post_attention_layernorm.weight")
-        self._gate_up = kernels.linear(
-            weights.stack(mlp + "gate_proj.weight", mlp + "up_proj.weight")
-        )
-        self._down = kernels.linear(weights.get(mlp + "down_proj.weight"))
-        self.linears = (self._qkv, self._out, self._gate_up, self._down)
 
     def forward(
         self,
@@ -129,13 +146,13 @@ class _Layer:
             Two parts of ``[rows, hidden_size]`` whose sum is the output, so that the next layer
             can add them together with its norm. The second is None where there are no rows.
         """
-        ops = kernels.ops
+        ops, weights = kernels.ops, self.weights
         num_heads, num_kv_heads = self._heads
         if delta is None:
-            x_norm = ops.rms_norm(x, self._input_norm, self._eps)
+            x_norm = ops.rms_norm(x, weights.input_norm, self._eps)
         else:
-            x_norm = ops.add_rms_norm(x, delta, self._input_norm, self._eps)
-        qkv = self._qkv(x_norm).view(len(x), num_heads + 2 * num_kv_heads, self._head_dim)
+            x_norm = ops.add_rms_norm(x, delta, weights.input_norm, self._eps)
+        qkv = weights.qkv(x_norm).view(len(x), num_heads + 2 * num_kv_heads, self._head_dim)
         q, k = ops.rotate(qkv, num_heads + num_kv_heads, *rope).split(self._heads, dim=1)
         v = qkv[:, -num_kv_heads:]
         attended = kernels.attention.forward(self._index, q, k, v, out_slots, kv_pool, metadata)
@@ -143,9 +160,9 @@ class _Layer:
             x, attended = x[rows], attended[rows]
             if not len(rows):
                 return x, None
-        delta = self._out(attended.flatten(1))
-        x_norm = ops.add_rms_norm(x, delta, self._mlp_norm, self._eps)
-        return x, self._down(ops.silu_multiply(self._gate_up(x_norm)))
+        delta = weights.out(attended.flatten(1))
+        x_norm = ops.add_rms_norm(x, delta, weights.mlp_norm, self._eps)
+        return x, weights.down(ops.silu_multiply(weights.gate_up(x_norm)))
 
 
 def expected_tensors(config: ModelConfig) -> Shapes:

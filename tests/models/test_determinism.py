@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from model_driver import Driver, Tokens
 
-from radixray.kernels.cpu.select import numba_kernels, torch_kernels
+from radixray.kernels.cpu import select
 
 LENGTH = 400
 BATCH = 32
@@ -25,7 +26,7 @@ def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
         request.getfixturevalue("native_kernels")
         assert before.name == "native"
     else:
-        driver.model.kernels = numba_kernels()
+        driver.model.kernels = select.numba_kernels()
     yield driver
     driver.model.kernels = before
 
@@ -92,10 +93,37 @@ def test_cached(driver: Driver, tokens: list[int], expected: torch.Tensor) -> No
     assert torch.equal(driver.step(work), expected[[299 + n for n in lengths]])
 
 
+def test_all_layers_in_one_call(smollm2_bfloat16: Driver, tokens: list[int]) -> None:
+    """Their bits, and those of keys and values, are those of norms, products and the rest alone."""
+    driver, one_call = smollm2_bfloat16, select.native_kernels()
+    if one_call.native_linear is None:
+        pytest.skip("no such call on this processor")
+    found, before = [], driver.model.kernels
+    for kernels in (one_call, replace(one_call, library=None)):
+        driver.model.kernels = kernels
+        assert (driver.model._all_layers is None) == (kernels.library is None)
+        driver.reset(8)
+        driver.pool.k.zero_()
+        sequences = [Tokens(tokens[i : i + 300]) for i in range(12)]
+        short, long = sequences[:8], sequences[8:]
+        steps = [
+            driver.step([(s, 3 + i) for i, s in enumerate(short)], rows="none"),
+            driver.step([*((s, 1) for s in short), (long[0], 290)]),
+            driver.step([*((s, 1) for s in short), *((s, 17) for s in long[1:])], rows="all"),
+            driver.step([(short[0], 1)]),
+        ]
+        found.append((steps, driver.pool.k.clone(), driver.pool.v.clone()))
+    driver.model.kernels = before
+    (steps, *pools), (wanted_steps, *wanted_pools) = found
+    for got, wanted in zip([*steps, *pools], [*wanted_steps, *wanted_pools], strict=True):
+        assert torch.equal(got, wanted)
+    assert [len(step) for step in steps] == [0, 9, 59, 1]
+
+
 def test_float32_is_close_to_the_torch_kernels(smollm2_float32: Driver, tokens: list[int]) -> None:
     model = smollm2_float32.model
     want, kernels = smollm2_float32.logits(tokens), model.kernels
-    model.kernels = torch_kernels()
+    model.kernels = select.torch_kernels()
     try:
         got = smollm2_float32.logits(tokens)
     finally:

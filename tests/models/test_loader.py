@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,34 @@ def test_equals_transformers(tmp_path: Path, settings: dict[str, Any]) -> None:
     for chunk in (150, 40):
         assert (driver.logits(tokens, chunk) - want).abs().max() < 1e-3
     assert driver.model.config.eos_token_ids == (7, 9)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 80, "hidden_size": 90},
+        {"intermediate_size": 2600, "hidden_size": 56, "num_hidden_layers": 2},
+        {"num_key_value_heads": 8, "num_hidden_layers": 1},
+        {
+            "hidden_size": 33,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 1,
+        },  # odd: layers go call by call
+    ],
+)
+def test_bfloat16(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """As near to float32 as transformers; the same bits with one call for all layers, where had."""
+    reference = save_tiny(tmp_path, **settings)
+    tokens = torch.randint(200, (150,)).tolist()
+    with torch.inference_mode():
+        want = reference(torch.tensor([tokens])).logits[0]
+        theirs = reference.bfloat16()(torch.tensor([tokens])).logits[0].float()
+    driver = Driver(load_model(tmp_path, torch.bfloat16), num_slots=300)
+    got = driver.logits(tokens, 60)
+    assert (got - want).norm() < 1.2 * (theirs - want).norm()
+    driver.model.kernels = replace(driver.model.kernels, library=None)
+    assert torch.equal(driver.logits(tokens, 60), got)
 
 
 def test_llama3_frequencies(tmp_path: Path) -> None:

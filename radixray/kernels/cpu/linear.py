@@ -29,26 +29,29 @@ class PackedLinear:
         weight: ``[out_features, in_features]``, bfloat16 or float32. Not kept where packing works,
             so that the caller can drop the only unpacked copy.
         native: what packs bfloat16, if not oneDNN.
+
+    Attributes:
+        product: with the packed weight; None if it could not be packed.
     """
 
     def __init__(self, weight: torch.Tensor, native: NativeLinear | None = None) -> None:
         self.out_features, self.in_features = weight.shape
-        self._product: Product | None = None
+        self.product: Product | None
         if native is not None and weight.dtype == torch.bfloat16:
-            self._product = native.pack(weight)
+            self.product = native.pack(weight)
         else:
-            self._product = _onednn_product(weight)
-        self._weight = weight if self._product is None else None
+            self.product = _onednn_product(weight)
+        self._weight = weight if self.product is None else None
 
     @property
     def packed(self) -> bool:
         """Whether the weight could be packed."""
-        return self._product is not None
+        return self.product is not None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, in_features]`` to ``[T, out_features]``, both in the dtype of the weight."""
-        if self._product is not None:
-            return self._product(x)
+        if self.product is not None:
+            return self.product(x)
         assert self._weight is not None
         return F.linear(x, self._weight)
 
@@ -59,7 +62,7 @@ def run_in_turn(layers: Iterable[PackedLinear]) -> None:
     While one is computed, the weight of the next then begins to come into the cache. Results stay
     as they are, also if calls come otherwise.
     """
-    products = [layer._product for layer in layers]
+    products = [layer.product for layer in layers]
     native = [product for product in products if isinstance(product, NativeProduct)]
     for product, following in zip(native, native[1:] + native[:1], strict=True):
         product.following = following.weight

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import mmap
 import sys
+from collections.abc import Sequence
 
 import torch
 
@@ -38,7 +40,6 @@ class LongLived:
     """
 
     _MAP = 32 << 20
-    _LARGE_PAGE = 2 << 20
     _PAGE = 4096
 
     def __init__(self) -> None:
@@ -47,17 +48,32 @@ class LongLived:
     def take(self, size: int) -> torch.Tensor:
         """New memory, ``uint8 [size]``, at the start of a page. It may hold anything."""
         if size > len(self._free):
-            self._free = self._map(max(size, self._MAP))
+            self._free = _map(max(size, self._MAP))
         taken = self._free[:size]
         self._free = self._free[-(-size // self._PAGE) * self._PAGE :]
         return taken
 
-    def _map(self, size: int) -> torch.Tensor:
-        # The tensors keep the map; their last one unmaps it.
-        pages = mmap.mmap(-1, size + self._LARGE_PAGE)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a kernel without them
-                pages.madvise(mmap.MADV_HUGEPAGE)
-        memory = torch.frombuffer(pages, dtype=torch.uint8)
-        begin = -memory.data_ptr() % self._LARGE_PAGE
-        return memory[begin : begin + size]
+
+def zeros_on_large_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of zeros that takes memory as it is written, and is gone with its last view.
+
+    Attention over slots that lie anywhere takes a fifth to a third less time on large pages.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    return _map(size).view(dtype).view(*shape) if size else torch.zeros(*shape, dtype=dtype)
+
+
+_LARGE_PAGE = 2 << 20
+
+
+def _map(size: int) -> torch.Tensor:
+    # Private: what might be shared with other processes gets no large pages by default.
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    # The tensors keep the map; their last one unmaps it.
+    pages = mmap.mmap(-1, size + _LARGE_PAGE, flags=flags)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    memory = torch.frombuffer(pages, dtype=torch.uint8)
+    begin = -memory.data_ptr() % _LARGE_PAGE
+    return memory[begin : begin + size]

@@ -1,4 +1,4 @@
-"""Compiling and loading native.c and native_linear.c.
+"""Compiling and loading the native_*.c next to this file.
 
 The system's C compiler makes the library on the machine that runs it, for the instructions that
 machine has, and it is kept in ``radixray.config.home() / "kernels"``. The file's name is a hash of
@@ -20,7 +20,7 @@ import torch
 
 from radixray.config import home
 
-SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "native_linear.c")]
+SOURCES = sorted(Path(__file__).parent.glob("native*.[ch]"))
 
 _FLAGS = (
     *("-std=gnu11", "-O3", "-shared", "-fPIC", "-fopenmp", "-fvisibility=hidden"),
@@ -45,7 +45,7 @@ class KernelsUnavailableError(Exception):
 
 
 class Attention(ctypes.Structure):
-    """The struct of the same name in native.c, field by field."""
+    """The struct of the same name in native.h, field by field."""
 
     _fields_ = [
         *(
@@ -67,13 +67,48 @@ class Attention(ctypes.Structure):
 
 
 class Weight(ctypes.Structure):
-    """The struct of the same name in native_linear.c, field by field."""
+    """The struct of the same name in native.h, field by field."""
 
     _fields_ = [
         ("packed", ctypes.c_void_p),
         ("in_features", ctypes.c_int64),
         ("out_features", ctypes.c_int64),
     ]
+
+
+class Layer(ctypes.Structure):
+    """The struct of the same name in native_layers.c, field by field."""
+
+    _fields_ = [
+        *((name, Weight) for name in ("qkv", "out", "gate_up", "down")),
+        *((name, ctypes.c_void_p) for name in ("input_norm", "mlp_norm")),
+    ]
+
+
+class Step(ctypes.Structure):
+    """The struct of the same name in native_layers.c, field by field."""
+
+    _fields_ = [
+        ("attention", Attention),
+        ("layers", ctypes.POINTER(Layer)),
+        ("next", ctypes.POINTER(Weight)),
+        *(
+            (name, ctypes.c_void_p)
+            for name in (
+                *("x", "delta", "normed", "qkv", "attended", "gate_up", "gated"),
+                *("last_x", "last_attended", "cos", "sin", "last_tokens", "counters"),
+            )
+        ),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("num_layers", "last_rows", "hidden", "inner", "layer_bytes")
+        ),
+        ("eps", ctypes.c_float),
+    ]
+
+
+COUNTER_BYTES = 64
+"""Of the struct in native.h."""
 
 
 def instructions() -> str:
@@ -143,7 +178,7 @@ def _compile(command: list[str], path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as folder:
         built = Path(folder) / path.name
         done = subprocess.run(
-            [*command, *map(str, SOURCES), "-o", str(built), "-lm"],
+            [*command, *(str(s) for s in SOURCES if s.suffix == ".c"), "-o", str(built), "-lm"],
             capture_output=True,
             text=True,
             timeout=_COMPILE_SECONDS,
@@ -193,6 +228,7 @@ def _declare(library: ctypes.CDLL) -> None:
             "rr_linear_bytes": ([weight], int64),
             "rr_pack_linear": ([pointer, weight, int32], None),
             "rr_linear": ([pointer, int64, pointer, int64, weight, weight, int32], None),
+            "rr_layers": ([ctypes.POINTER(Step)], None),
         }
     for name, (arguments, result) in signatures.items():
         function = getattr(library, name)

@@ -1,4 +1,4 @@
-"""Attention over the KV pool by native.c; `kernels.cpu.work` says how it is cut."""
+"""Attention over the KV pool by native_attention.c; `kernels.cpu.work` says how it is cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORTH_A_THREAD = 1 << 18
 
 
 class NativeAttention:
-    """The `AttentionBackend` of native.c.
+    """The `AttentionBackend` of native_attention.c.
 
     A token's result depends on its query and on the keys and values of its context, bit for bit:
     not on the batch, on how the context was chunked, or on where it lies in the pool.
@@ -48,16 +48,34 @@ class NativeAttention:
     ) -> torch.Tensor:
         """See `AttentionBackend.forward`."""
         tokens, heads, head_dim = q.shape
-        kv_heads = k.shape[1]
         q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
         out = torch.empty((tokens, heads, head_dim), dtype=q.dtype)
-        worth = metadata.num_keys * kv_heads * head_dim // _WORTH_A_THREAD
+        worth = metadata.num_keys * k.shape[1] * head_dim // _WORTH_A_THREAD
         threads = min(torch.get_num_threads(), 1 + worth)
+        arguments = self.arguments(layer, q, k, v, out, out_slots, pool, metadata, threads)
+        self._library.rr_attention(arguments)
+        return out
+
+    def arguments(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        out_slots: torch.Tensor,
+        pool: KVPool,
+        metadata: Work,
+        threads: int,
+    ) -> Attention:
+        """The arguments of a call, valid until the next ones are made; tensors with dense rows."""
+        tokens, heads, head_dim = q.shape
+        kv_heads = k.shape[1]
         state_floats = self._library.rr_state_floats(head_dim)
         scratch_floats = self._library.rr_scratch_floats(head_dim, heads // kv_heads)
         self._partials = _at_least(self._partials, metadata.num_partials * heads * state_floats)
         self._scratch = _at_least(self._scratch, threads * scratch_floats)
-        arguments = Attention(
+        return Attention(
             q=q.data_ptr(),
             k=k.data_ptr(),
             v=v.data_ptr(),
@@ -86,8 +104,6 @@ class NativeAttention:
             bf16=q.dtype == torch.bfloat16,
             threads=threads,
         )
-        self._library.rr_attention(arguments)
-        return out
 
 
 def _at_least(buffer: torch.Tensor, size: int) -> torch.Tensor:

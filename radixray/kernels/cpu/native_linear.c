@@ -19,16 +19,12 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include "native.h"
+
+#if HAS_LINEAR
+#include <immintrin.h>
 
 #define INLINE static inline __attribute__((always_inline))
-#define EXPORT __attribute__((visibility("default")))
-
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && \
-    defined(__AVX512BF16__)
-#include <immintrin.h>
 
 enum {
     LANES = 16,
@@ -132,22 +128,11 @@ static void multiply(int rows, const Block *b, const uint16_t *x, uint16_t *out,
 #undef CASE
 }
 
-/* A packed weight. Mirrored in native.py, field by field. */
-typedef struct {
-    char *packed;
-    int64_t in_features, out_features;
-} Weight;
-
 static int64_t panels_of(const Weight *w) { return (w->out_features + PANEL - 1) / PANEL; }
 
 static int64_t pairs_of(const Weight *w) { return (w->in_features + 1) / 2; }
 
 static int64_t panel_bytes(const Weight *w) { return pairs_of(w) * VECS * LINE; }
-
-/* The first of a thread's panels. */
-static const char *begin_of(const Weight *w, int64_t thread, int64_t team) {
-    return w->packed + panels_of(w) * thread / team * panel_bytes(w);
-}
 
 /* Pairs of a block: a panel's blocks are of almost equal size. */
 static int64_t block_of(const Weight *w) {
@@ -155,10 +140,16 @@ static int64_t block_of(const Weight *w) {
     return (pairs + blocks - 1) / blocks;
 }
 
-/* The next block from `at` on, of a run that ends at `end`. */
-static Ahead ahead_of(const Weight *w, const char *at, const char *end) {
-    const int64_t left = end - at, size = block_of(w) * VECS * LINE;
-    return (Ahead){at, at + (left < size ? left : size), 0};
+/* The first of a thread's panels. */
+static int64_t first_panel(const Weight *w, int64_t thread, int64_t team) {
+    return panels_of(w) * thread / team;
+}
+
+/* The block at `at` of a panel. */
+static Ahead ahead_of(const Weight *w, int64_t panel, int64_t pair) {
+    const int64_t left = pairs_of(w) - pair, pairs = left < block_of(w) ? left : block_of(w);
+    const char *at = w->packed + panel * panel_bytes(w) + pair * VECS * LINE;
+    return (Ahead){at, at + pairs * VECS * LINE, 0};
 }
 
 /* Bytes of a packed weight. */
@@ -180,61 +171,78 @@ EXPORT void rr_pack_linear(const uint16_t *weight, const Weight *w, int32_t thre
     }
 }
 
+/* How the rows of x are cut: into groups of almost equal size, and those into parts likewise. */
+typedef struct {
+    const uint16_t *x;
+    uint16_t *out;
+    int64_t x_row, rows, groups, parts;
+} Rows;
+
+static int64_t row_of(const Rows *r, int64_t group) { return r->rows * group / r->groups; }
+
+/* A panel times a part of the rows. Asks for the panel `after`, of `next`, if that is not NULL. */
+static void multiply_part(const Rows *r, int64_t part, const Weight *w, int64_t panel,
+                          const Weight *next, int64_t after) {
+    float carried[CARRIED * PANEL]; /* sums of a part's rows, if panels are in blocks */
+    const int64_t pairs = pairs_of(w), outs = w->out_features - panel * PANEL;
+    const int64_t group_begin = r->groups * part / r->parts;
+    const int64_t group_end = r->groups * (part + 1) / r->parts;
+    for (int64_t pair = 0; pair < pairs;) {
+        const Ahead now = ahead_of(w, panel, pair);
+        Block b = {
+            .weights = now.at,
+            .pairs = (int)((now.end - now.at) / (VECS * LINE)),
+            .width = outs < PANEL ? (int)outs : PANEL,
+            .first = pair == 0,
+            .x_row = r->x_row,
+            .out_row = w->out_features,
+        };
+        b.last = pair + b.pairs == pairs;
+        Ahead ahead = !b.last ? ahead_of(w, panel, pair + b.pairs)
+                      : next  ? ahead_of(next, after, 0)
+                              : (Ahead){NULL, NULL, 0};
+        const int64_t rounds = (group_end - group_begin) * ((b.pairs + STRETCH - 1) / STRETCH);
+        ahead.rate = ((ahead.end - ahead.at) / LINE + rounds - 1) / rounds * LINE;
+        for (int64_t group = group_begin; group < group_end; group++) {
+            const int64_t row = row_of(r, group);
+            multiply((int)(row_of(r, group + 1) - row), &b, r->x + row * r->x_row + 2 * pair,
+                     r->out + row * w->out_features + panel * PANEL,
+                     carried + (row - row_of(r, group_begin)) * PANEL, &ahead);
+        }
+        pair += b.pairs;
+    }
+}
+
 /* out [rows, out_features] = x [rows, an even number of inputs] times a packed weight. The weight
- * of the next call, if known, begins to come into the cache. */
-EXPORT void rr_linear(const uint16_t *x, int64_t x_row, uint16_t *out, int64_t rows,
-                      const Weight *w, const Weight *next, int32_t threads) {
-    const int64_t pairs = pairs_of(w), panels = panels_of(w);
-    const int64_t block = block_of(w);
-    /* Groups are of almost equal size, and so are parts, each of which takes all panels. */
-    const int64_t groups = (rows + GROUP - 1) / GROUP;
-    const int64_t needed = (rows * block * 4 + X_BYTES - 1) / X_BYTES;
-    const int64_t parts = needed < groups ? needed : groups;
-#pragma omp parallel num_threads(threads)
-    {
-        float carried[CARRIED * PANEL]; /* sums of a part's rows, if panels are in blocks */
-        int64_t thread = 0, team = 1;
-#ifdef _OPENMP
-        thread = omp_get_thread_num(), team = omp_get_num_threads();
-#endif
-        const char *begin = begin_of(w, thread, team), *end = begin_of(w, thread + 1, team);
-        for (int64_t part = 0; part < parts; part++) {
-            const int64_t group_begin = groups * part / parts;
-            const int64_t group_end = groups * (part + 1) / parts;
-            const int64_t part_row = rows * group_begin / groups;
-            int64_t panel = panels * thread / team, pair = 0;
-            for (const char *at = begin; at < end;) {
-                const int64_t outs = w->out_features - panel * PANEL;
-                Block b = {
-                    .weights = at,
-                    .pairs = (int)(pairs - pair < block ? pairs - pair : block),
-                    .width = outs < PANEL ? (int)outs : PANEL,
-                    .first = pair == 0,
-                    .x_row = x_row,
-                    .out_row = w->out_features,
-                };
-                b.last = pair + b.pairs == pairs;
-                at += b.pairs * VECS * LINE;
-                Ahead ahead = at < end             ? ahead_of(w, at, end)
-                              : part + 1 < parts ? ahead_of(w, begin, end)
-                              : next             ? ahead_of(next, begin_of(next, thread, team),
-                                                            begin_of(next, thread + 1, team))
-                                                 : (Ahead){NULL, NULL, 0};
-                const int64_t rounds =
-                    (group_end - group_begin) * ((b.pairs + STRETCH - 1) / STRETCH);
-                ahead.rate = ((ahead.end - ahead.at) / LINE + rounds - 1) / rounds * LINE;
-                for (int64_t group = group_begin; group < group_end; group++) {
-                    const int64_t row = rows * group / groups;
-                    multiply((int)(rows * (group + 1) / groups - row), &b,
-                             x + row * x_row + 2 * pair,
-                             out + row * w->out_features + panel * PANEL,
-                             carried + (row - part_row) * PANEL, &ahead);
-                }
-                pair = b.last ? 0 : pair + b.pairs;
-                panel += b.last;
-            }
+ * of the next call, if known, begins to come into the cache.
+ *
+ * panels: a counter for each thread. One that is done with its own panels takes those of others:
+ * they may have been interrupted by another process. */
+void linear_in_team(const uint16_t *x, int64_t x_row, uint16_t *out, int64_t rows, const Weight *w,
+                    const Weight *next, Counter *panels) {
+    const int64_t thread = omp_get_thread_num(), team = omp_get_num_threads();
+    const int64_t needed = (rows * block_of(w) * 4 + X_BYTES - 1) / X_BYTES;
+    Rows r = {x, out, x_row, rows, (rows + GROUP - 1) / GROUP, 0};
+    r.parts = needed < r.groups ? needed : r.groups;
+    for (int64_t i = 0; i < team; i++) {
+        const int64_t owner = (thread + i) % team, first = first_panel(w, owner, team);
+        const int64_t count = first_panel(w, owner + 1, team) - first, all = count * r.parts;
+        for (int64_t unit = take(panels + owner); unit < all; unit = take(panels + owner)) {
+            const int more = unit + 1 < all;
+            multiply_part(&r, unit / count, w, first + unit % count, more ? w : next,
+                          more   ? first + (unit + 1) % count
+                          : next ? first_panel(next, thread, team)
+                                 : 0);
         }
     }
+}
+
+EXPORT void rr_linear(const uint16_t *x, int64_t x_row, uint16_t *out, int64_t rows,
+                      const Weight *w, const Weight *next, int32_t threads) {
+    Counter panels[threads];
+    memset(panels, 0, sizeof panels);
+#pragma omp parallel num_threads(threads)
+    linear_in_team(x, x_row, out, rows, w, next, panels);
 }
 
 #endif

@@ -1,4 +1,4 @@
-"""Row-wise operations by native.c: each is one pass over its rows, rounded once at its end."""
+"""Row-wise operations by native_rows.c: each is one pass over its rows, rounded once at its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 class NativeOps:
-    """`Ops` of native.c."""
+    """`Ops` of native_rows.c."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library

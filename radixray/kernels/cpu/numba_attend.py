@@ -1,4 +1,4 @@
-"""What a thread does in attention by numba: native.c, in the words of `numba_vectors`."""
+"""What a thread does in attention by numba: native_attention.c, in the words of `numba_vectors`."""
 
 from __future__ import annotations
 

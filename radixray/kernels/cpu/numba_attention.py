@@ -1,7 +1,7 @@
-"""Attention over the KV pool by numba: native.c's algorithm where there is no C compiler.
+"""Attention over the KV pool by numba: native_attention.c's algorithm where there is no C compiler.
 
 The work is cut the same way (`kernels.cpu.work`), and bits stay equal for the same reasons: see the
-top of native.c. Products of bfloat16 are of floats here.
+top of native_attention.c. Products of bfloat16 are of floats here.
 """
 
 from __future__ import annotations

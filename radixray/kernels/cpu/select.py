@@ -1,10 +1,12 @@
-"""Which CPU kernels this process uses: native.c, else numba's, else torch's."""
+"""Which CPU kernels this process uses: native C, else numba's, else torch's."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ from radixray.kernels.cpu.attention import CpuAttention
 from radixray.kernels.cpu.linear import NativeLinear, PackedLinear
 from radixray.kernels.cpu.native import KernelsUnavailableError
 from radixray.kernels.cpu.native_attention import NativeAttention
+from radixray.kernels.cpu.native_layers import LayerWeights, NativeLayers, fit
 from radixray.kernels.cpu.native_ops import NativeOps
 from radixray.kernels.cpu.torch_ops import TorchOps
 from radixray.kernels.kv_pool import KVPool
@@ -35,16 +38,26 @@ class CpuKernels:
     Attributes:
         name: "native", "numba" or "torch".
         native_linear: what packs bfloat16 weights, if not oneDNN.
+        library: of native kernels.
     """
 
     name: str
     attention: AttentionBackend[Any]
     ops: Ops
     native_linear: NativeLinear | None = None
+    library: ctypes.CDLL | None = None
 
     def linear(self, weight: torch.Tensor) -> PackedLinear:
         """A linear layer of a weight ``[out_features, in_features]``; see `PackedLinear`."""
         return PackedLinear(weight, self.native_linear)
+
+    def layers(
+        self, layers: Sequence[LayerWeights], following: PackedLinear, eps: float
+    ) -> NativeLayers | None:
+        """All of a Llama's layers in one call, where there is such a call for these weights."""
+        if self.library is None or not fit(layers, following):
+            return None
+        return NativeLayers(self.library, layers, following, eps)
 
 
 def torch_kernels() -> CpuKernels:
@@ -53,7 +66,7 @@ def torch_kernels() -> CpuKernels:
 
 
 def native_kernels(instructions: str | None = None) -> CpuKernels:
-    """The kernels of native.c, checked against the others on a small case.
+    """The kernels in C, checked against the others on a small case.
 
     Raises:
         KernelsUnavailableError: they cannot be had, or they are wrong.
@@ -61,7 +74,7 @@ def native_kernels(instructions: str | None = None) -> CpuKernels:
     library = native.load(instructions)
     ours = native.has_linear(library) and not native.has_tiles()
     linear = NativeLinear(library) if ours else None
-    kernels = CpuKernels("native", NativeAttention(library), NativeOps(library), linear)
+    kernels = CpuKernels("native", NativeAttention(library), NativeOps(library), linear, library)
     for dtype in (torch.float32, torch.bfloat16):
         _check(kernels, torch_kernels(), dtype)
     return kernels

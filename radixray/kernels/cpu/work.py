@@ -22,7 +22,7 @@ _SHORT = 16
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One step's work; all arrays int32, rows as in the structs of native.c.
+    """One step's work; all arrays int32, rows as in the structs of native.h.
 
     Attributes:
         slots: ``[sum of contexts]``.

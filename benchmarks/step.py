@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as in a model actor
 
+import numpy as np
 import typer
 from flame import Sampler, flame_graph
 from rich.console import Console
@@ -30,6 +31,7 @@ from radixray.engine.build import build_engine
 from radixray.engine.engine import Engine
 from radixray.engine.generate import GenerateTask
 from radixray.kernels.cpu.linear import PackedLinear
+from radixray.kernels.cpu.native_layers import NativeLayers
 from radixray.kernels.cpu.select import VARIABLE
 from radixray.protocol import GenerateRequest, SamplingParams
 
@@ -77,6 +79,22 @@ class Clock:
 
         setattr(owner, name, timed)
 
+    def wrap_layers(self, layers: NativeLayers) -> None:
+        """Times a call of all layers by its parts, which it knows itself."""
+        seconds = layers.seconds = np.zeros(3)
+        forward = layers.forward
+
+        def timed(*args: Any) -> Any:
+            seconds[:] = 0
+            try:
+                return forward(*args)
+            finally:
+                for part, took in zip(("rows", "linear", "attention"), seconds, strict=True):
+                    self.seconds[part] += took
+                    self._inner[-1] += took
+
+        setattr(layers, "forward", timed)  # noqa: B010
+
 
 def instrument(engine: Engine) -> Clock:
     """A clock of all parts of the engine's steps."""
@@ -97,6 +115,8 @@ def instrument(engine: Engine) -> Clock:
     clock.wrap(
         PackedLinear, "__call__", lambda layer, x: "head" if layer is model._head else "linear"
     )
+    if model._all_layers is not None:
+        clock.wrap_layers(model._all_layers)
     return clock
 
 

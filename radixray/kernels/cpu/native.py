@@ -104,6 +104,7 @@ class Step(ctypes.Structure):
             for name in ("num_layers", "last_rows", "hidden", "inner", "layer_bytes")
         ),
         ("eps", ctypes.c_float),
+        ("seconds", ctypes.c_void_p),
     ]
 
 

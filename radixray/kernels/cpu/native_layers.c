@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <string.h>
+#include <time.h>
 
 #include "native.h"
 
@@ -30,7 +31,24 @@ typedef struct {
     int64_t num_layers, last_rows, hidden, inner;
     int64_t layer_bytes; /* of k_cache, and of v_cache */
     float eps;
+    double *seconds; /* [PARTS], to which the time of each part is added; or NULL */
 } Step;
+
+enum { ROWS, LINEAR, ATTENTION, PARTS };
+
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* The part that ends here began where the part before it ended. */
+static void end_part(const Step *s, int part, double *began) {
+    if (!s->seconds || omp_get_thread_num()) return;
+    const double now = seconds_now();
+    s->seconds[part] += now - *began;
+    *began = now;
+}
 
 static void clear_counters(const Step *s) {
     const int64_t all = s->num_layers * (4 * omp_get_num_threads() + 1);
@@ -79,35 +97,44 @@ static void take_rows(const Step *s) {
     }
 }
 
-static void run_layer(const Step *s, int64_t index) {
+static void run_layer(const Step *s, int64_t index, double *began) {
     const Layer *l = s->layers + index;
     const int last = index + 1 == s->num_layers, team = omp_get_num_threads();
     Counter *counters = s->counters + index * (4 * team + 1);
     int64_t rows = s->attention.tokens;
     uint16_t *x = s->x, *attended = s->attended;
     norm_rows(s, x, index ? s->delta : NULL, l->input_norm, rows);
+    end_part(s, ROWS, began);
     multiply_rows(s->normed, s->qkv, rows, &l->qkv, &l->out, counters);
+    end_part(s, LINEAR, began);
     attend_rows(s, index, counters + 4 * team);
+    end_part(s, ATTENTION, began);
     if (last) {
         take_rows(s);
         rows = s->last_rows, x = s->last_x, attended = s->last_attended;
     }
     multiply_rows(attended, s->delta, rows, &l->out, &l->gate_up, counters + team);
+    end_part(s, LINEAR, began);
     norm_rows(s, x, s->delta, l->mlp_norm, rows);
+    end_part(s, ROWS, began);
     multiply_rows(s->normed, s->gate_up, rows, &l->gate_up, &l->down, counters + 2 * team);
+    end_part(s, LINEAR, began);
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < rows; row++)
         silu_and_multiply_row(s->gate_up, s->gated, row, s->inner, 1);
+    end_part(s, ROWS, began);
     multiply_rows(s->gated, s->delta, rows, &l->down, last ? s->next : &l[1].qkv,
                   counters + 3 * team);
+    end_part(s, LINEAR, began);
 }
 
 /* The output is last_x + the first last_rows rows of delta. */
 EXPORT void rr_layers(const Step *s) {
 #pragma omp parallel num_threads(s->attention.threads)
     {
+        double began = seconds_now();
         clear_counters(s);
-        for (int64_t index = 0; index < s->num_layers; index++) run_layer(s, index);
+        for (int64_t index = 0; index < s->num_layers; index++) run_layer(s, index, &began);
     }
 }
 

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from radixray.kernels.cpu.linear import NativeProduct, PackedLinear
@@ -42,6 +43,10 @@ class NativeLayers:
     Args:
         layers: all of which `fit`.
         following: what is called next, whose weight then begins to come into the cache.
+
+    Attributes:
+        seconds: float64 ``[3]``, to which the time of row-wise operations, linear layers and
+            attention is added; None to read no clock.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class NativeLayers:
         self._library = library
         self._attention = NativeAttention(library)
         self._eps = eps
+        self.seconds: np.ndarray | None = None
         self._kept = layers, following
         self._layers = (Layer * len(layers))()
         for to, layer in zip(self._layers, layers, strict=True):
@@ -123,6 +129,7 @@ class NativeLayers:
             inner=inner,
             layer_bytes=pool.k.stride(0) * pool.k.itemsize,
             eps=self._eps,
+            seconds=None if self.seconds is None else self.seconds.ctypes.data,
         )
         self._library.rr_layers(step)
         return last_x, delta[: len(rows)]

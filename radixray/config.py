@@ -106,14 +106,26 @@ class DeploymentConfig(msgspec.Struct, frozen=True, kw_only=True):
         engine: the configuration every model actor gets.
         model_actors: number of model actors; each owns a replica of the model and a radix tree.
         name: prefix of the actors' names, so that several deployments can share a cluster.
+        max_replays: how often a request may lose its model actor and go on on another; 0 lets it
+            fail the first time.
+        replay_timeout_s: how long a request that lost its actor may go without a new token; then
+            it fails. Starting an actor again takes as long as loading its model.
+        poisoned_after: a request that lost its actor is computed alone until its next token; when
+            so many actors in a row die while they do that, it is given up.
     """
 
     engine: EngineConfig = EngineConfig()
     model_actors: int = 1
     name: str = "default"
+    max_replays: int = 1000
+    replay_timeout_s: float = 120.0
+    poisoned_after: int = 2
 
     def __post_init__(self) -> None:
         check_int("model_actors", self.model_actors, 1)
+        check_int("max_replays", self.max_replays, 0)
+        check_int("poisoned_after", self.poisoned_after, 1)
+        check_number("replay_timeout_s", self.replay_timeout_s, 0.0, 86_400.0)
         if not isinstance(self.name, str) or not self.name:
             raise InvalidRequestError("name must be a non-empty string", param="name")
 

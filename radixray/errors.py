@@ -124,9 +124,17 @@ class EngineError(RadixRayError):
 
 
 class EngineDiedError(RadixRayError):
-    """The model actor died or became unreachable while it ran this request."""
+    """The model actor died or became unreachable while it ran this request, and it could not go on
+    elsewhere."""
 
     retryable = True
+
+
+class PoisonedRequestError(RadixRayError):
+    """Model actors died with nothing but this request in their batch, one after another.
+
+    It is not tried again.
+    """
 
 
 class OverloadedError(RadixRayError):
@@ -206,6 +214,7 @@ WIRE_ERRORS: dict[str, type[RadixRayError]] = {
         DeploymentError,
         EngineError,
         EngineDiedError,
+        PoisonedRequestError,
         OverloadedError,
         DeadlineExceededError,
         AbortedError,

@@ -157,6 +157,21 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.context_length, self.pool_tokens)
 
 
+class Emitted(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller already has of an output whose model actor died; another goes on from there.
+
+    Attributes:
+        token_ids: the output tokens it has; at least one.
+        text_length: characters of the text it has.
+        cached, jumped: as in `Usage`, so far.
+    """
+
+    token_ids: list[int]
+    text_length: int
+    cached: int = 0
+    jumped: int = 0
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     """Continue `prompt_ids`.
 
@@ -176,6 +191,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
             DeadlineExceededError.
         whole: nobody looks at the output before it is complete: one Delta with all of it will do,
             which saves a message for each token.
+        attempt: model actors that died with this request before. It may be the cause: until it has
+            a token, it runs in batches of its own. When it begins, an empty Delta says so at once.
+        emitted: go on from here instead of from the prompt's end; None for a new request. Deltas
+            begin with what follows. The rest of the request, its seed included, must be as it was.
     """
 
     request_id: str
@@ -188,6 +207,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     priority: int = 0
     timeout_s: float | None = None
     whole: bool = False
+    attempt: int = 0
+    emitted: Emitted | None = None
 
     def validate(self, info: ModelInfo) -> None:
         """Raises InvalidRequestError or ContextLengthError, naming parameter and limit."""
@@ -203,6 +224,17 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
         _check_length(len(self.prompt_ids), self.sampling.max_tokens, info)
         if self.sampling.logit_bias:
             _check_token_range("logit_bias", list(self.sampling.logit_bias), info)
+        if self.emitted is not None:
+            self._check_emitted(self.emitted.token_ids, info)
+
+    def _check_emitted(self, token_ids: list[int], info: ModelInfo) -> None:
+        if not 1 <= len(token_ids) < self.max_new_tokens(info):
+            raise InvalidRequestError(
+                f"emitted must hold at least 1 and fewer than {self.max_new_tokens(info)} tokens, "
+                f"not {len(token_ids)}",
+                param="emitted",
+            )
+        _check_token_range("emitted", token_ids, info)
 
     def max_new_tokens(self, info: ModelInfo) -> int:
         """The number of tokens this request may generate."""
@@ -218,13 +250,14 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True, tag="score"):
         request_id: unique among live requests.
         prompt_ids: at least one token id.
         choices: token ids of each continuation, each at least one.
-        cache_salt: as in GenerateRequest.
+        cache_salt, attempt: as in GenerateRequest.
     """
 
     request_id: str
     prompt_ids: list[int]
     choices: list[list[int]]
     cache_salt: str = ""
+    attempt: int = 0
 
     def validate(self, info: ModelInfo) -> None:
         """Raises InvalidRequestError or ContextLengthError, naming parameter and limit."""
@@ -312,6 +345,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
         request_id: whose.
         index: number of output tokens before this delta; lets a consumer spot loss or repeats.
         token_ids: tokens this step added, stop token included.
+        jumped: how many of them a constraint forced; see `Usage`.
         text: characters that became certain; never part of a character, never part of a stop
             string.
         finish_reason: None while it runs; else ``stop``, ``length``, ``abort``, ``error``, or
@@ -330,6 +364,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     request_id: str
     index: int = 0
     token_ids: list[int] = []
+    jumped: int = 0
     text: str = ""
     finish_reason: str | None = None
     stop_reason: int | str | None = None
@@ -351,6 +386,7 @@ def join_deltas(deltas: list[Delta]) -> Delta:
         request_id=last.request_id,
         index=first.index,
         token_ids=[token for delta in deltas for token in delta.token_ids],
+        jumped=sum(delta.jumped for delta in deltas),
         text="".join(delta.text for delta in deltas),
         finish_reason=last.finish_reason,
         stop_reason=last.stop_reason,

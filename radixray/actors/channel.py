@@ -15,7 +15,7 @@ from radixray.actors.independent import independent_call, independent_task
 from radixray.actors.model_actor import HEARTBEAT_S
 from radixray.actors.wire import decode_deltas, encode_request
 from radixray.errors import EngineDiedError, EngineError, RadixRayError
-from radixray.protocol import Delta, Request
+from radixray.protocol import Delta, GenerateRequest, Request
 
 log = logging.getLogger("radixray")
 
@@ -61,7 +61,8 @@ class Channel:
         inbox = self._inboxes[request.request_id] = asyncio.Queue()
         self._outbox[request.request_id] = message
         self._flush_soon()
-        expected = 0
+        emitted = request.emitted if isinstance(request, GenerateRequest) else None
+        expected = 0 if emitted is None else len(emitted.token_ids)
         finished = False
         try:
             while not finished:

@@ -17,6 +17,7 @@ from ray.exceptions import RayError, RayTaskError
 from radixray.actors.channel import Channel
 from radixray.actors.handles import actor_handle
 from radixray.actors.independent import independent_call, independent_task
+from radixray.actors.replay import Replay, tokens_of
 from radixray.actors.wire import (
     PlaceRequest,
     decode_cache_tree,
@@ -31,6 +32,7 @@ from radixray.errors import (
     EngineDiedError,
     EngineError,
     InvalidRequestError,
+    OverloadedError,
     RadixRayError,
 )
 from radixray.namespaces import namespace_of
@@ -183,28 +185,32 @@ class EngineClient:
             self._live.remove(request.request_id)
 
     async def _run_somewhere(self, request: Request) -> AsyncGenerator[Delta, None]:
-        begun = False
-        unreachable: set[str] = set()
-        for attempts_left in reversed(range(2 * len(self._names))):
-            placement = await self._place(request)
-            if placement.actor in unreachable:
-                # The last report of a dead actor can arrive after we said that it is dead.
-                await asyncio.sleep(NEWS_S)
+        replay = Replay(request, self.config)
+        gone: set[str] = set()
+        while True:
+            actor = ""
             try:
-                channel = self._channel(placement.actor)
-                async with contextlib.aclosing(channel.run(request)) as deltas:
+                attempt = replay.request()
+                actor = (await self._place(attempt)).actor
+                channel = self._channel(actor)
+                async with contextlib.aclosing(channel.run(attempt)) as deltas:
                     async for delta in deltas:
-                        begun = True
-                        yield delta
+                        if replay.take(delta):
+                            yield delta
                 return
-            except EngineDiedError:
+            except OverloadedError as error:
+                await replay.survive(error)
+            except EngineDiedError as error:
                 if not ray.is_initialized():
                     raise
-                independent_call(self._scheduler.unreachable.remote, placement.actor)
-                unreachable.add(placement.actor)
-                # Nothing has been delivered: another actor can start it all the same.
-                if begun or attempts_left == 0:
+                independent_call(self._scheduler.unreachable.remote, actor)
+                if isinstance(error, _ActorGoneError):
+                    gone.add(actor)
+                if len(gone) == len(self._names):
                     raise
+                await replay.survive(error)
+                # The last report of a dead actor can arrive after we said that it is dead.
+                await asyncio.sleep(NEWS_S)
 
     def _namespace(self, cache_salt: str) -> str:
         return namespace_of(self._info.name, cache_salt)
@@ -215,14 +221,14 @@ class EngineClient:
             try:
                 handle = actor_handle(actor)
             except ValueError as error:
-                raise EngineDiedError(f"model actor {actor} is no more: {error}") from error
+                raise _ActorGoneError(f"model actor {actor} is no more: {error}") from error
             channel = self._channels[actor] = Channel(actor, handle)
         return channel
 
     async def _place(self, request: Request) -> Placement:
         if len(self._names) == 1:
             return Placement(actor=self._names[0], matched=0, reason="only")
-        tokens = np.array(request.prompt_ids, np.int32).tobytes()
+        tokens = np.array(tokens_of(request), np.int32).tobytes()
         message = encode_request(
             PlaceRequest(request.request_id, self._namespace(request.cache_salt), tokens)
         )
@@ -260,6 +266,10 @@ class EngineClient:
             return [
                 Placement(actor=next(self._round_robin), matched=0, reason="load") for _ in requests
             ]
+
+
+class _ActorGoneError(EngineDiedError):
+    """The actor died, and is not started again."""
 
 
 async def fetch_served_model(config: DeploymentConfig) -> tuple[ModelInfo, Tokenizer]:

@@ -35,7 +35,7 @@ log = logging.getLogger("radixray")
 
 OPTIONS: dict[str, Any] = {
     "num_cpus": 0,
-    "max_restarts": 3,
+    "max_restarts": -1,
     # Ray would run an interrupted stream again from its start; callers resume by themselves.
     "max_task_retries": 0,
     "concurrency_groups": {"control": 64, "generate": 100_000},

@@ -42,7 +42,8 @@ from radixray.models.llama import LlamaModel
 from radixray.protocol import MAX_SEED, Delta, GenerateRequest, ModelInfo, Request
 from radixray.reports import CacheEvent, EngineStats
 from radixray.scheduler.admission import GrowthEstimate
-from radixray.scheduler.plan import BatchLimits, BatchPlan, plan_batch
+from radixray.scheduler.isolation import plan_apart
+from radixray.scheduler.plan import BatchLimits, BatchPlan
 from radixray.tokenizer.tokenizer import Tokenizer
 
 CHECK_EVERY_S = 5.0
@@ -276,12 +277,13 @@ class Engine:
         """Plans a step and starts it: sequences and how many of their tokens to compute."""
         seats = self._limits.max_num_seqs - len(self._running)
         steps = self.stats.steps
-        plan = plan_batch(
+        plan = plan_apart(
             [s.waiting_view(steps) for s in self._waiting.candidates(seats)],
             [s.running_view() for s in self._running.values()],
             self.cache.available_pages,
             self._limits,
             growth=self._growth.value,
+            turn=steps % 2 == 1,
         )
         self.last_plan = plan
         for sequence_id in plan.retract:
@@ -292,6 +294,8 @@ class Engine:
             assert sequence is not None
             sequence.start(self.cache)
             sequence.task.started(sequence)
+            if sequence.task.suspect:
+                self._outbox.due(sequence.task)
             self._running[sequence_id] = sequence
         self._growth.after_step(len(plan.retract))
         if not self._running:

@@ -17,12 +17,12 @@ from radixray.engine.output_text import OutputText
 from radixray.engine.sampler import SamplingRow
 from radixray.engine.sequence import LiveSequence
 from radixray.engine.tasks import TaskBase
-from radixray.errors import ConstraintError, RadixRayError
+from radixray.errors import ConstraintError, EngineError, RadixRayError
 from radixray.fsm.explain import table_of
 from radixray.fsm.jump import LOOK_BACK, Jumper
 from radixray.fsm.matcher import Matcher
 from radixray.namespaces import namespace_of
-from radixray.protocol import Delta, GenerateRequest, ModelInfo, TokenLogprob
+from radixray.protocol import Delta, Emitted, GenerateRequest, ModelInfo, TokenLogprob
 from radixray.tokenizer.tokenizer import Tokenizer
 
 log = logging.getLogger("radixray")
@@ -53,7 +53,7 @@ class GenerateTask(TaskBase):
         arrival: int,
         fsm_debug: bool = False,
     ) -> None:
-        super().__init__(request.request_id, len(request.prompt_ids))
+        super().__init__(request)
         self.max_new = request.max_new_tokens(info)
         self._sampling = request.sampling
         self._seed = seed if request.sampling.seed is None else request.sampling.seed
@@ -64,6 +64,7 @@ class GenerateTask(TaskBase):
         self._text = OutputText(tokenizer, request.sampling.stop)
         self._stop_reason: int | str | None = None
         self._unsent_ids: list[int] = []
+        self._unsent_jumped = 0
         self._unsent_logprobs: list[TokenLogprob] = []
         # Logits of every output token are needed, or of the prompt's.
         self._scored = self.wants_logprobs or request.sampling.prompt_logprobs_from is not None
@@ -100,7 +101,11 @@ class GenerateTask(TaskBase):
         self.sequences = [self._sequence]
         if self.max_new > 0:
             try:
-                self._jump()
+                if request.emitted is not None:
+                    self._go_on_from(request.emitted)
+                # A Delta ends behind a jump, except that tokens wait for their log-probabilities.
+                if request.emitted is None or self.wants_logprobs:
+                    self._jump()
             except ConstraintError as error:
                 self._end_in_grammar(error)
 
@@ -127,6 +132,7 @@ class GenerateTask(TaskBase):
             if not 0 <= row < len(logits):
                 break
             token = self._jumped.popleft()
+            self._unsent_jumped += 1
             self._publish(token, self._logprob(logits[row], token))
 
     def prepare(self) -> None:
@@ -165,6 +171,7 @@ class GenerateTask(TaskBase):
         Raises:
             ConstraintError: the constraint does not allow it, or failed.
         """
+        self.suspect = False
         self._append(token)
         self._publish(token, self._logprob(logits, token) if self.wants_logprobs else None)
         if not self.finished:
@@ -177,17 +184,18 @@ class GenerateTask(TaskBase):
         prompt_logprobs = None
         if index == 0 and self._prompt_logprobs is not None and (ids or self.max_new == 0):
             prompt_logprobs = self._prompt_logprobs.result()
-        if (
-            self.finished
-        ):  # ended early, what was jumped over but has no log-probability yet is lost
+        if self.finished:
+            # Ended early, what was jumped over but has no log-probability yet is lost.
             self.usage.jumped -= len(self._jumped)
             self._jumped.clear()
         # A copy, while the counts go on: a Delta is read in another thread.
         usage = self.usage if self.finished else copy(self.usage) if index == 0 else None
+        jumped, self._unsent_jumped = self._unsent_jumped, 0
         return Delta(
             request_id=self.request_id,
             index=index,
             token_ids=ids,
+            jumped=jumped,
             text=self._text.take(),
             finish_reason=self.finish_reason,
             stop_reason=self._stop_reason,
@@ -207,6 +215,30 @@ class GenerateTask(TaskBase):
         # What there is of the output is no fault of the engine, and says where it went wrong.
         self.finished, self.finish_reason = True, "grammar_error"
         self._grammar_error = error.message
+
+    def _go_on_from(self, emitted: Emitted) -> None:
+        """Becomes what the task of an actor that died was, as far as its consumer can tell.
+
+        All that counts follows from the tokens: what the constraint allows next, which half of a
+        stop string has come, how often a token is penalised.
+
+        Raises:
+            EngineError: the text that the tokens make is not the text that was sent.
+            ConstraintError: the constraint does not allow the tokens, or failed.
+        """
+        for token in emitted.token_ids:
+            self._append(token)
+            self.usage.completion += 1
+            self._text.add(token, self._may_stop)
+        if len(self._text.take()) != emitted.text_length:
+            raise EngineError(
+                f"request {self.request_id} cannot go on after {len(emitted.token_ids)} tokens: "
+                "their text is not the one that was sent"
+            )
+        self.usage.cached, self.usage.jumped = emitted.cached, emitted.jumped
+        self._started = True
+        # The prompt's went with the first Delta.
+        self._prompt_logprobs = None
 
     def _jump(self) -> None:
         """Takes the tokens that the constraint forces, without asking the model for them.
@@ -233,6 +265,7 @@ class GenerateTask(TaskBase):
             if self.wants_logprobs:
                 self._jumped.append(token)
                 continue
+            self._unsent_jumped += 1
             self._publish(token)
             if self.finished:
                 return

@@ -19,7 +19,7 @@ class ScoreTask(TaskBase):
     """
 
     def __init__(self, request: ScoreRequest, info: ModelInfo, *, arrival: int) -> None:
-        super().__init__(request.request_id, len(request.prompt_ids))
+        super().__init__(request)
         self._choices = request.choices
         self._logprobs = [[0.0] * len(choice) for choice in request.choices]
         self._scored_by: dict[str, list[int]] = {}

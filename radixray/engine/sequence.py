@@ -123,6 +123,7 @@ class LiveSequence:
             reclaimable=self._watch.unlocked_pages(),
             remaining=self.remaining,
             passed_over=step - self.since_step,
+            alone=self.task.suspect,
             namespace=self.namespace,
             tokens=self.tokens,
         )
@@ -138,6 +139,7 @@ class LiveSequence:
             pages=self.lease.num_pages,
             reclaimable=self.lease.reclaimable_pages(),
             remaining=self.remaining,
+            alone=self.task.suspect,
             namespace=self.namespace,
             tokens=self.tokens,
         )

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from radixray.engine.sequence import LiveSequence
 from radixray.errors import RadixRayError
-from radixray.protocol import Delta, ErrorInfo, Usage
+from radixray.protocol import Delta, ErrorInfo, Request, Usage
 
 
 class Task(Protocol):
@@ -17,12 +17,15 @@ class Task(Protocol):
         sequences: those the engine must compute; a finished task has none running.
         usage: token counts so far.
         finished: nothing more is to be computed for it.
+        suspect: model actors died with it. Until it has a token it runs alone, and its consumer
+            hears when it begins.
     """
 
     request_id: str
     sequences: list[LiveSequence]
     usage: Usage
     finished: bool
+    suspect: bool
 
     def started(self, sequence: LiveSequence) -> None:
         """`sequence` took its lease, for the first time or after a retraction."""
@@ -48,11 +51,12 @@ class Task(Protocol):
 class TaskBase:
     """What tasks share; see `Task`."""
 
-    def __init__(self, request_id: str, prompt_tokens: int) -> None:
-        self.request_id = request_id
+    def __init__(self, request: Request) -> None:
+        self.request_id = request.request_id
         self.sequences: list[LiveSequence] = []
-        self.usage = Usage(prompt=prompt_tokens)
+        self.usage = Usage(prompt=len(request.prompt_ids))
         self.finished = False
+        self.suspect = request.attempt > 0
         self.finish_reason: str | None = None
         self._started = False
 

@@ -38,6 +38,7 @@ class RequestView:
             are evictable now and would not be once it runs.
         remaining: output tokens it may still generate.
         passed_over: steps it has waited.
+        alone: it must not share a batch (`radixray.scheduler.isolation`).
         namespace, tokens: what it prefills, to find requests that share it; tokens is int32.
     """
 
@@ -49,6 +50,7 @@ class RequestView:
     reclaimable: int = 0
     remaining: int = 0
     passed_over: int = 0
+    alone: bool = False
     namespace: str = field(default="", repr=False)
     tokens: TokenArray | None = field(default=None, repr=False)
 

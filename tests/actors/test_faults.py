@@ -66,9 +66,9 @@ async def until(condition: Any, seconds: float) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_a_dead_model_actor_fails_its_requests_and_comes_back(client: EngineClient) -> None:
-    want = await generate(client, "before")
-    running = asyncio.create_task(generate(client, "lost", max_tokens=3000))
+async def test_a_dead_model_actor_loses_nothing_and_comes_back(client: EngineClient) -> None:
+    want = await generate(client, "before", max_tokens=300)
+    running = asyncio.create_task(generate(client, "moved", max_tokens=300))
     stats = {}
 
     async def is_running() -> bool:
@@ -79,17 +79,12 @@ async def test_a_dead_model_actor_fails_its_requests_and_comes_back(client: Engi
     await until(is_running, 20)
     (home,) = (name for name, s in stats.items() if s.running)
     ray.kill(actor_handle(home), no_restart=False)
-    with pytest.raises(rr.EngineDiedError) as caught:
-        await asyncio.wait_for(running, 30)
-    assert caught.value.retryable
+    assert await asyncio.wait_for(running, 60) == want
 
-    async def works_again() -> bool:
-        try:
-            return await generate(client, f"after-{time.monotonic()}") == want
-        except rr.EngineDiedError:
-            return False
+    async def is_back() -> bool:
+        return (await client.stats())[home].reachable
 
-    await until(works_again, 60)
+    await until(is_back, 60)
 
 
 async def test_losing_the_scheduler_stops_nothing(client: EngineClient) -> None:

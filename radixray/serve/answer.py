@@ -14,7 +14,7 @@ from radixray.serve.disconnect import while_connected
 from radixray.serve.generation import complete, follow, named_as_in, run_all
 from radixray.serve.job import Job
 from radixray.serve.openai_protocol import UsageBody
-from radixray.serve.sse import Emit, EventStream
+from radixray.serve.sse import Emit, EventStream, Framing
 
 
 class Shape(Protocol):
@@ -33,15 +33,24 @@ class Shape(Protocol):
         ...
 
 
-async def answer(request: Request, transport: Generates, job: Job, shape: Shape) -> Response:
+async def answer(
+    request: Request,
+    transport: Generates,
+    job: Job,
+    shape: Shape,
+    framing: Framing | None = None,
+) -> Response:
     """Run `job` and answer in `shape`; it is aborted if the client goes away.
+
+    Args:
+        framing: of a stream, where it is not OpenAI's older one.
 
     Raises:
         ClientGoneError: it did.
         RadixRayError: the typed cause; for a stream it is raised where the response is sent.
     """
     if job.stream:
-        return _stream(transport, job, shape)
+        return _stream(transport, job, shape, framing)
     works = run_all(complete(transport, sequence) for sequence in job.requests)
     with named_as_in(job.names):
         outputs = await while_connected(request.receive, works)
@@ -54,7 +63,7 @@ def json_response(body: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status, media_type="application/json")
 
 
-def _stream(transport: Generates, job: Job, shape: Shape) -> EventStream:
+def _stream(transport: Generates, job: Job, shape: Shape, framing: Framing | None) -> EventStream:
     async def work(emit: Emit) -> None:
         async def one(index: int, sequence: GenerateRequest) -> Usage:
             first = True
@@ -71,4 +80,4 @@ def _stream(transport: Generates, job: Job, shape: Shape) -> EventStream:
         if job.include_usage:
             await emit([shape.usage(job.usage(usages))])
 
-    return EventStream(work)
+    return EventStream(work, framing)

@@ -19,6 +19,7 @@ from radixray.serve.errors import exception_handlers
 from radixray.serve.health import health
 from radixray.serve.live_requests import LiveRequests
 from radixray.serve.models import get_model, list_models
+from radixray.serve.responses import create_response
 from radixray.serve.sglang_generate import native_generate
 from radixray.serve.sglang_server import (
     abort_request,
@@ -67,6 +68,7 @@ def build_app(connect: Callable[[], Awaitable[Transport]], *, api_key: str | Non
             Route("/v1/models/{id:path}", get_model, methods=["GET"]),
             Route("/v1/completions", create_completion, methods=["POST"]),
             Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
+            Route("/v1/responses", create_response, methods=["POST"]),
         ],
         middleware=[Middleware(BearerAuth, api_key)] if api_key is not None else [],
         exception_handlers=exception_handlers(),

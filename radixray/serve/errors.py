@@ -75,7 +75,12 @@ def status_of(error: Exception) -> int:
 
 
 def error_body(error: Exception) -> bytes:
-    """The JSON of `error` in OpenAI's shape; an unforeseen error keeps its details in the log."""
+    """The JSON of `error` in OpenAI's shape."""
+    return msgspec.json.encode(ErrorBody(error_detail(error)))
+
+
+def error_detail(error: Exception) -> ErrorDetail:
+    """`error` in OpenAI's shape; an unforeseen one keeps its details in the log."""
     rule = _rule(error)
     if isinstance(error, RadixRayError):
         message, param = error.message, error.param
@@ -83,7 +88,7 @@ def error_body(error: Exception) -> bytes:
         message, param = error.detail, None
     else:
         message, param = "the server failed on this request; its log says why", None
-    return msgspec.json.encode(ErrorBody(ErrorDetail(message, rule.type, param, rule.code)))
+    return ErrorDetail(message, rule.type, param, rule.code)
 
 
 def error_response(error: Exception) -> Response:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from radixray.actors.transport import Generates
 from radixray.protocol import Delta, GenerateRequest, Usage
+from radixray.serve.admission import admit
 from radixray.serve.disconnect import while_connected
 from radixray.serve.generation import complete, follow, named_as_in, run_all
 from radixray.serve.job import Job
@@ -47,14 +48,17 @@ async def answer(
 
     Raises:
         ClientGoneError: it did.
+        RateLimitError, OverloadedError: the sender must wait; nothing is queued.
         RadixRayError: the typed cause; for a stream it is raised where the response is sent.
     """
+    transport = admit(request, transport, job.requests)
     if job.stream:
-        return _stream(transport, job, shape, framing)
+        return _stream(request, transport, job, shape, framing)
     works = run_all(complete(transport, sequence) for sequence in job.requests)
     with named_as_in(job.names):
         outputs = await while_connected(request.receive, works)
     usage = job.usage([output.usage or Usage() for output in outputs])
+    request.state.usage = usage
     return json_response(shape.whole(outputs, usage))
 
 
@@ -63,7 +67,9 @@ def json_response(body: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status, media_type="application/json")
 
 
-def _stream(transport: Generates, job: Job, shape: Shape, framing: Framing | None) -> EventStream:
+def _stream(
+    request: Request, transport: Generates, job: Job, shape: Shape, framing: Framing | None
+) -> EventStream:
     async def work(emit: Emit) -> None:
         async def one(index: int, sequence: GenerateRequest) -> Usage:
             first = True
@@ -77,7 +83,8 @@ def _stream(transport: Generates, job: Job, shape: Shape, framing: Framing | Non
 
         with named_as_in(job.names):
             usages = await run_all(one(i, sequence) for i, sequence in enumerate(job.requests))
+        request.state.usage = usage = job.usage(usages)
         if job.include_usage:
-            await emit([shape.usage(job.usage(usages))])
+            await emit([shape.usage(usage)])
 
     return EventStream(work, framing)

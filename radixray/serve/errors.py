@@ -26,6 +26,7 @@ from radixray.errors import (
     NotInitializedError,
     OverloadedError,
     RadixRayError,
+    RateLimitError,
 )
 from radixray.serve.openai_protocol import ErrorBody, ErrorDetail
 
@@ -53,6 +54,7 @@ _RULES: dict[type[Exception], _Rule] = {
     ModelNotFoundError: _Rule(404, "invalid_request_error", "model_not_found"),
     DeadlineExceededError: _Rule(504, "server_error", "deadline_exceeded"),
     OverloadedError: _Rule(429, "rate_limit_error", "overloaded"),
+    RateLimitError: _Rule(429, "rate_limit_error", "rate_limit_exceeded"),
     EngineDiedError: _Rule(503, "server_error", "engine_died"),
     DeploymentError: _Rule(503, "server_error", "not_ready"),
     NotInitializedError: _Rule(503, "server_error", "not_ready"),
@@ -65,6 +67,7 @@ _HTTP_CODES = {
     401: "invalid_api_key",
     404: "not_found",
     405: "method_not_allowed",
+    408: "request_timeout",
     413: "request_too_large",
 }
 
@@ -97,7 +100,7 @@ def error_response(error: Exception) -> Response:
     status = status_of(error)
     if status in (429, 503):
         after = error.retry_after_s if isinstance(error, OverloadedError) else RETRY_AFTER_S
-        headers["Retry-After"] = str(ceil(after))
+        headers["Retry-After"] = str(max(1, ceil(after)))
     return Response(error_body(error), status, headers, "application/json")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -13,10 +14,9 @@ from starlette.requests import ClientDisconnect, Request
 
 from radixray.errors import InvalidRequestError
 from radixray.serve.errors import ClientGoneError
+from radixray.serve.http_config import HttpConfig
 from radixray.serve.openai_protocol import ChatBody, CompletionBody
 from radixray.serve.responses_protocol import ResponsesBody
-
-MAX_BODY_BYTES = 32 * 1024 * 1024
 
 IGNORED = frozenset(
     {
@@ -71,18 +71,27 @@ async def read_body(request: Request) -> bytes:
     """The body of `request`.
 
     Raises:
-        HTTPException: 413, it is larger than MAX_BODY_BYTES.
+        HTTPException: 413, it is larger than allowed; 408, it comes too slowly.
         ClientGoneError: the client disconnected before it was complete.
     """
+    config: HttpConfig = request.app.state.config
     announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > MAX_BODY_BYTES:
-        raise _too_large()
+    if announced.isdecimal() and int(announced) > config.max_body_bytes:
+        raise _too_large(config)
     body = bytearray()
     try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_BODY_BYTES:
-                raise _too_large()
+        async with asyncio.timeout(config.body_timeout_s):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > config.max_body_bytes:
+                    raise _too_large(config)
+    except TimeoutError as error:
+        raise HTTPException(
+            408,
+            f"the body did not come within {config.body_timeout_s:g} s",
+            # The rest of it is not waited for.
+            {"Connection": "close"},
+        ) from error
     except (ClientDisconnect, TaskCancelledError) as gone:
         raise ClientGoneError from gone
     return bytes(body)
@@ -160,5 +169,9 @@ def _explain(message: str, at: str) -> InvalidRequestError:
     return InvalidRequestError(f"unknown parameter {param!r}", param=param)
 
 
-def _too_large() -> HTTPException:
-    return HTTPException(413, f"the body is larger than {MAX_BODY_BYTES // 2**20} MiB")
+def _too_large(config: HttpConfig) -> HTTPException:
+    return HTTPException(
+        413,
+        f"the body is larger than {config.max_body_bytes} bytes",
+        {"Connection": "close"},
+    )

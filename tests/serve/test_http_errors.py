@@ -24,9 +24,10 @@ from radixray.errors import (
 )
 from radixray.reports import EngineStats
 from radixray.serve.app import build_app
-from radixray.serve.parse import MAX_BODY_BYTES
+from radixray.serve.http_config import HttpConfig
 
 MODEL = "smollm2-135m"
+MAX_BODY_BYTES = HttpConfig().max_body_bytes
 TEXT = {"model": MODEL, "prompt": "x"}
 CAUSES: list[tuple[Exception, int, str, str | None]] = [
     (InvalidRequestError("bad", param="regex"), 400, "invalid_request_error", None),

@@ -22,6 +22,7 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
         send_timeout_s: within which a client must take each piece of its answer.
         access_log: file to which a line of JSON is added for each request; ``-`` is stderr.
         answers_request_id: add ``x-request-id`` to answers; False where a server in front does.
+        replicas: processes that answer, each with limits and shares of its own.
     """
 
     keys: tuple[ApiKey, ...] = ()
@@ -33,9 +34,16 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     send_timeout_s: float = 60.0
     access_log: str | None = None
     answers_request_id: bool = True
+    replicas: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("max_body_bytes", "body_timeout_s", "send_timeout_s", "fair_slots"):
+        for name in (
+            "max_body_bytes",
+            "body_timeout_s",
+            "send_timeout_s",
+            "fair_slots",
+            "replicas",
+        ):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InvalidRequestError(f"{name} must be above 0, not {value}", param=name)

@@ -31,7 +31,7 @@ class KeyLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     tokens_per_minute: int | None = None
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
+        for name in KeyLimits.__struct_fields__:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidRequestError(f"{name} must be at least 1, not {value}", param=name)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _KEY_VARIABLE = "RADIXRAY_API_KEY"
 
 _DEFAULTS = EngineConfig()
+_HTTP_DEFAULTS = HttpConfig()
 
 app = typer.Typer(
     help="RadixRay: run LLM programs on Ray.",
@@ -196,6 +197,9 @@ def serve(
         str | None,
         typer.Option(help="File for a line of JSON a request, without its text; '-' is stderr."),
     ] = None,
+    body_timeout: Annotated[
+        float, typer.Option(help="Seconds within which a request's body must have come.")
+    ] = _HTTP_DEFAULTS.body_timeout_s,
     ingress_replicas: Annotated[int, typer.Option(min=1, help="Processes that answer HTTP.")] = 1,
     page_size: Annotated[int, typer.Option(help="Tokens a KV page holds.")] = _DEFAULTS.page_size,
     max_total_tokens: Annotated[
@@ -282,6 +286,7 @@ def serve(
         fair_slots=max(1, 2 * max_num_seqs * model_actors // ingress_replicas),
         cors_origins=tuple(cors_origin or ()),
         access_log=access_log,
+        body_timeout_s=body_timeout,
         replicas=ingress_replicas,
     )
     check_exposure(host, authenticated=bool(http.keys) or allow_unauthenticated)

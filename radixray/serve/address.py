@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import socket
 import time
@@ -10,6 +11,8 @@ import urllib.error
 import urllib.request
 
 from radixray.errors import DeploymentError, InvalidRequestError
+
+logger = logging.getLogger(__name__)
 
 READY_WITHIN_S = 120.0
 
@@ -31,14 +34,21 @@ def check_exposure(host: str, *, authenticated: bool) -> None:
 def check_ray(host: str) -> None:
     """Refuses such an address where Ray asks nobody for its token. To be called with Ray running.
 
-    Ray's processes, those of Ray Serve among them, listen on ports of their own for each other,
-    and run what they are told there.
+    Ray's processes, those of Ray Serve among them, listen on ports of their own for each other, on
+    all interfaces whatever `host` is, and run what they are told there.
 
     Raises:
         InvalidRequestError: the cluster's token authentication is off.
     """
     # Ray sets it itself where it starts a cluster, or finds a token.
-    if os.environ.get("RAY_AUTH_MODE") != "token" and not _is_loopback(host):
+    if os.environ.get("RAY_AUTH_MODE") == "token":
+        return
+    if _is_loopback(host):
+        logger.warning(
+            "this Ray cluster runs without token authentication: whoever reaches its ports can "
+            "run code. RAY_AUTH_MODE=token turns it on"
+        )
+    else:
         raise InvalidRequestError(
             f"{host} can be reached by other machines, and this Ray cluster runs without token "
             "authentication, so that whoever reaches its ports can run code: start it with "

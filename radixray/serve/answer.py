@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from radixray.actors.transport import Generates
 from radixray.protocol import Delta, GenerateRequest, Usage
-from radixray.serve.admission import admit
 from radixray.serve.disconnect import while_connected
 from radixray.serve.generation import complete, follow, named_as_in, run_all
 from radixray.serve.job import Job
@@ -44,14 +43,13 @@ async def answer(
     """Run `job` and answer in `shape`; it is aborted if the client goes away.
 
     Args:
+        transport: as far as the sender may use it (`admit`).
         framing: of a stream, where it is not OpenAI's older one.
 
     Raises:
         ClientGoneError: it did.
-        RateLimitError, OverloadedError: the sender must wait; nothing is queued.
         RadixRayError: the typed cause; for a stream it is raised where the response is sent.
     """
-    transport = admit(request, transport, job.requests)
     if job.stream:
         return _stream(request, transport, job, shape, framing)
     works = run_all(complete(transport, sequence) for sequence in job.requests)

@@ -20,7 +20,7 @@ from radixray.serve.chat import create_chat_completion
 from radixray.serve.completions import create_completion
 from radixray.serve.connection import Connection
 from radixray.serve.errors import exception_handlers
-from radixray.serve.health import health
+from radixray.serve.health import Watch, live, ready
 from radixray.serve.http_config import HttpConfig
 from radixray.serve.keys import ApiKey
 from radixray.serve.live_requests import LiveRequests
@@ -70,8 +70,8 @@ def build_app(
 
     app = Starlette(
         routes=[
-            Route("/health", health, methods=["GET"]),
-            Route("/ready", health, methods=["GET"]),
+            Route("/health", live, methods=["GET"]),
+            Route("/ready", ready, methods=["GET"]),
             Route("/health_generate", health_generate, methods=["GET"]),
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
@@ -96,6 +96,7 @@ def build_app(
     app.state.config = config
     app.state.admission = admission
     app.state.connection = connection
+    app.state.watch = Watch()
     app.state.live = LiveRequests()
     app.state.created = int(time.time())
     return app

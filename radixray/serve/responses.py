@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from radixray.protocol import Delta, Usage
+from radixray.serve.admission import admit
 from radixray.serve.answer import answer
 from radixray.serve.chat_prompt import chat_prompt, template_messages
 from radixray.serve.connection import Connection
@@ -61,7 +62,8 @@ async def create_response(request: Request) -> Response:
         job, names={ours: NAMES.get(theirs, theirs) for ours, theirs in job.names.items()}
     )
     shape = ResponseShape(body, job, tools)
-    return await answer(request, transport, job, shape, shape.framing)
+    admitted = admit(request, transport, job.requests)
+    return await answer(request, admitted, job, shape, shape.framing)
 
 
 class ResponseShape:

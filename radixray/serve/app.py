@@ -104,8 +104,10 @@ def build_app(
 
 def _middleware(config: HttpConfig, admission: Admission) -> list[Middleware]:
     """From the outside in."""
-    log = None if config.access_log is None else AccessLog(config.access_log)
-    chain = [Middleware(RequestIds, config.answers_request_id, log)]
+    chain: list[Middleware] = []
+    if config.answers_request_id or config.access_log is not None:
+        log = None if config.access_log is None else AccessLog(config.access_log)
+        chain.append(Middleware(RequestIds, config.answers_request_id, log))
     if config.cors_origins:
         chain.append(
             Middleware(
@@ -116,8 +118,7 @@ def _middleware(config: HttpConfig, admission: Admission) -> list[Middleware]:
                 expose_headers=["x-request-id", "retry-after"],
             )
         )
-    return [
-        *chain,
-        Middleware(KeyCheck, admission),
-        Middleware(SendTimeout, config.send_timeout_s),
-    ]
+    chain.append(Middleware(KeyCheck, admission))
+    if config.send_timeout_s is not None:
+        chain.append(Middleware(SendTimeout, config.send_timeout_s))
+    return chain

@@ -56,8 +56,8 @@ def serve_http(deployment_name: str, host: str, port: int, config: HttpConfig) -
     """
     serve = _ray_serve()
 
-    # Serve's proxy adds the ids to answers.
-    config = msgspec.structs.replace(config, answers_request_id=False)
+    # Serve's proxy adds the ids to answers, and takes them without making the ingress wait.
+    config = msgspec.structs.replace(config, answers_request_id=False, send_timeout_s=None)
 
     # The keys stay inside this closure: as an argument of the deployment, or in its environment,
     # Ray would show even their digests in its configuration dump and dashboard.

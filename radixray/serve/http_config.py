@@ -19,7 +19,7 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
         cors_origins: web pages of these origins may send requests; ``*`` is all.
         max_body_bytes: of a request.
         body_timeout_s: within which a request's body must have come.
-        send_timeout_s: within which a client must take each piece of its answer.
+        send_timeout_s: within which a client must take each piece of its answer; None waits.
         access_log: file to which a line of JSON is added for each request; ``-`` is stderr.
         answers_request_id: add ``x-request-id`` to answers; False where a server in front does.
         replicas: processes that answer, each with limits and shares of its own.
@@ -31,7 +31,7 @@ class HttpConfig(msgspec.Struct, frozen=True, kw_only=True):
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 32 * 2**20
     body_timeout_s: float = 60.0
-    send_timeout_s: float = 60.0
+    send_timeout_s: float | None = 60.0
     access_log: str | None = None
     answers_request_id: bool = True
     replicas: int = 1

@@ -197,3 +197,17 @@ async def test_without_slots_nobody_waits() -> None:
     shares = FairShares(None)
     async with shares.slot("a"), shares.slot("a"):
         assert shares.waiting("a") == 0
+
+
+async def test_a_turn_that_comes_too_late_is_passed_on() -> None:
+    shares, go = FairShares(1), asyncio.Event()
+    go.set()
+    async with shares.slot("a"):
+        waiter = asyncio.create_task(run(shares, "b", [], go))
+        await asyncio.sleep(0)
+        assert shares.waiting("b") == 1
+    assert shares.waiting("b") == 0, "its turn has come, and it does not know yet"
+    waiter.cancel()
+    await asyncio.gather(waiter, return_exceptions=True)
+    async with asyncio.timeout(1), shares.slot("a"):
+        pass

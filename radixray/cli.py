@@ -165,8 +165,8 @@ def serve(
         typer.Option(
             envvar=_KEY_VARIABLE,
             show_envvar=True,
-            help="What clients must send as bearer token; repeat it for several. Here, other users "
-            "of the machine can see it: safer in the environment, or in a file.",
+            help="What clients must send as bearer token; repeat it for several. Here, the list of "
+            "processes and Ray's dashboard show it: safer in the environment, or in a file.",
         ),
     ] = None,
     api_key_file: Annotated[
@@ -285,7 +285,7 @@ def serve(
         # So many run, and the engines choose the next from as many that wait.
         fair_slots=max(1, 2 * max_num_seqs * model_actors // ingress_replicas),
         cors_origins=tuple(cors_origin or ()),
-        access_log=access_log,
+        access_log=_absolute(access_log),
         body_timeout_s=body_timeout,
         replicas=ingress_replicas,
     )
@@ -307,19 +307,22 @@ def _serve(
 ) -> None:
     """Start all, say so, wait to be interrupted; stop what was started, last first."""
     from radixray.actors.deployment import deploy
+    from radixray.serve.access_log import AccessLog
     from radixray.serve.deploy import prepare_http, serve_http, stop_http
 
+    if http.access_log is not None:
+        AccessLog(http.access_log)  # fails sooner than the processes that write it
     prepare_http()
     with ExitStack() as started:
         started.callback(_leave_ray)
         out.print(f"loading {escape(config.engine.model)} ...")
         deployment = deploy(config, address=address, dashboard=dashboard, wait=False)
-        if not allow_unauthenticated:
-            check_ray(host)
         _on_terminate()  # Ray has put its own in place
         started.callback(stop_http, config.name)
         # Stopped before HTTP is: that ends open streams with an error event, not in mid-air.
         started.callback(deployment.stop_actors)
+        if not allow_unauthenticated:
+            check_ray(host)
         # The model loads while this starts the processes of HTTP, which mostly wait.
         serve_http(config.name, host, port, http)
         deployment.wait_until_ready()
@@ -334,6 +337,11 @@ def _serve(
                 signal.pause()
         except KeyboardInterrupt:
             out.print("stopping ...")
+
+
+def _absolute(log: str | None) -> str | None:
+    # The processes that write it have another working directory.
+    return log if log in (None, "-") else str(Path(log).absolute())
 
 
 def _leave_ray() -> None:

@@ -177,7 +177,10 @@ def test_keys_and_limits(
     file = tmp_path / "keys.toml"
     file.write_text('[keys.alice]\nkey = "A"\nmax_concurrent = 2\n')
     monkeypatch.setenv("RADIXRAY_API_KEY", "K L")
+    monkeypatch.chdir(tmp_path)
     options = [
+        "--access-log",
+        "log",
         "--api-key-file",
         str(file),
         "--requests-per-minute",
@@ -194,6 +197,7 @@ def test_keys_and_limits(
     assert http.keys[0].limits == KeyLimits(requests_per_minute=9)
     assert http.keys[2].limits == KeyLimits(max_concurrent=2, requests_per_minute=9)
     assert http.cors_origins == ("http://a",)
+    assert http.access_log == str(tmp_path / "log")
 
 
 @pytest.mark.parametrize("mode", ["disabled", "", "token"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -14,6 +15,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from radixray.errors import InvalidRequestError
+
+logger = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(r"[\w.:/-]{1,128}", re.ASCII)
 
@@ -62,7 +65,10 @@ class AccessLog:
 
     def write(self, entry: AccessEntry) -> None:
         """Adds a line, in one write: appended ones do not mix."""
-        os.write(self._fd, msgspec.json.encode(entry) + b"\n")
+        try:
+            os.write(self._fd, msgspec.json.encode(entry) + b"\n")
+        except OSError as error:  # a full disk is no reason to fail a request
+            logger.warning("the access log cannot be written: %s", error)
 
 
 class RequestIds:

@@ -43,7 +43,7 @@ def check_ray(host: str) -> None:
     # Ray sets it itself where it starts a cluster, or finds a token.
     if os.environ.get("RAY_AUTH_MODE") == "token":
         return
-    if _is_loopback(host):
+    if _is_loopback(host) and not listens_everywhere():
         logger.warning(
             "this Ray cluster runs without token authentication: whoever reaches its ports can "
             "run code. RAY_AUTH_MODE=token turns it on"

@@ -12,7 +12,7 @@ from radixray.errors import OverloadedError
 from radixray.protocol import Delta, GenerateRequest
 from radixray.serve.fair import FairShares
 from radixray.serve.http_config import HttpConfig
-from radixray.serve.keys import ApiKey, find_key
+from radixray.serve.keys import find_key
 from radixray.serve.tenants import Tenant
 
 MAX_WAITING = 1024
@@ -29,16 +29,11 @@ class Admission:
         # With nobody to share with, a queue here would only hide requests from the engine's.
         self.shares = FairShares(config.fair_slots if len(config.keys) > 1 else None)
 
-    @property
-    def open(self) -> bool:
-        """Whether no key is asked for."""
-        return not self._keys
-
     def tenant_of(self, given: bytes | None) -> Tenant | None:
-        """Who sends the key that was `given`; None if it is not valid."""
-        if self.open:
+        """Who sends the key that was `given`; None if one is wanted, and this is none."""
+        if not self._keys:
             return self._anonymous
-        key: ApiKey | None = None if given is None else find_key(self._keys, given)
+        key = None if given is None else find_key(self._keys, given)
         return None if key is None else self._tenants[key.name]
 
 

@@ -329,3 +329,11 @@ async def test_an_access_log_that_cannot_be(start: Start, tmp_path: Path) -> Non
     with pytest.raises(InvalidRequestError, match="cannot be opened") as caught:
         await start(access_log=str(tmp_path / "none" / "log"))
     assert caught.value.param == "access_log"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+async def test_a_full_disk_fails_no_request(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    url = await start(access_log="/dev/full")
+    async with aiohttp.ClientSession(base_url=url) as http, http.get("/v1/models") as answer:
+        assert answer.status == 200
+    await until(lambda: "access log cannot be written" in caplog.text)

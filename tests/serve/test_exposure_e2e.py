@@ -58,15 +58,21 @@ async def real(server: Server) -> AsyncGenerator[openai.AsyncOpenAI, None]:
         yield client
 
 
-def processes(word: str) -> dict[int, str]:
-    """Command lines with `word` in them, by process id."""
-    found = {}
+def descendants(pid: int) -> dict[int, str]:
+    """Command lines of the processes that `pid` started, and those started, by process id."""
+    parents: dict[int, int] = {}
+    lines: dict[int, str] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if word in line:
-                found[int(folder.name)] = line
-    return found
+            number = int(folder.name)
+            # The name, in parentheses, can have spaces in it.
+            parents[number] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+            lines[number] = line.decode(errors="replace")
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return {number: lines[number] for number in found - {pid} if number in lines}
 
 
 def ports_of(pid: int) -> list[int]:
@@ -102,8 +108,8 @@ async def test_the_replicas_ports_run_nothing_from_strangers(server: Server, fil
     payload = pickle.dumps(Touch(made))
     message = serve_pb2.ASGIRequest(pickled_request_metadata=payload).SerializeToString()
     codes: list[grpc.StatusCode] = []
-    for pid in processes("ray::ServeReplica"):
-        for port in ports_of(pid):
+    for pid, line in descendants(server.process.pid).items():
+        for port in ports_of(pid) if "ray::ServeReplica" in line else ():
             for given in ((), (("authorization", "Bearer wrong"),)):
                 async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
                     call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
@@ -117,12 +123,10 @@ async def test_the_replicas_ports_run_nothing_from_strangers(server: Server, fil
 
 
 def test_the_keys_are_in_no_process_of_ray(server: Server) -> None:
-    pids = processes("ray")
-    assert any("ServeReplica" in line for line in pids.values())
-    for pid, line in pids.items():
+    started = descendants(server.process.pid)
+    assert sum("ray::ServeReplica" in line for line in started.values()) == 2
+    for pid, line in started.items():
         assert "alice-secret" not in line
-        if pid == server.process.pid:
-            continue
         with contextlib.suppress(OSError):
             assert API_KEY.encode() not in Path(f"/proc/{pid}/environ").read_bytes(), line
 

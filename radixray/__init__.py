@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         OverloadedError,
         ProgramError,
         RadixRayError,
+        RateLimitError,
         TemplateError,
         UnsupportedModelError,
     )
@@ -106,6 +107,7 @@ _HOME = {
         "OverloadedError",
         "ProgramError",
         "RadixRayError",
+        "RateLimitError",
         "TemplateError",
         "UnsupportedModelError",
     ),
@@ -135,6 +137,7 @@ __all__ = [
     "ProgramError",
     "ProgramResult",
     "RadixRayError",
+    "RateLimitError",
     "Retry",
     "Runtime",
     "State",

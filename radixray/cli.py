@@ -5,17 +5,13 @@ Ray, torch and the rest are imported by the commands that need them, so that ``-
 
 from __future__ import annotations
 
-import ipaddress
+import os
 import signal
-import socket
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import Console
@@ -30,14 +26,24 @@ from radixray.config import (
     EvictionPolicy,
     SchedulePolicy,
 )
-from radixray.errors import DeploymentError, InvalidRequestError, RadixRayError
+from radixray.errors import InvalidRequestError, RadixRayError
+from radixray.serve.address import (
+    check_exposure,
+    check_port,
+    check_ray,
+    url_of,
+    wait_until_ready,
+)
+from radixray.serve.http_config import HttpConfig
+from radixray.serve.keys import KeyLimits, read_keys
 
 if TYPE_CHECKING:
     from radixray.fsm.explain import Explanation
 
-HEALTHY_WITHIN_S = 120.0
+_KEY_VARIABLE = "RADIXRAY_API_KEY"
 
 _DEFAULTS = EngineConfig()
+_HTTP_DEFAULTS = HttpConfig()
 
 app = typer.Typer(
     help="RadixRay: run LLM programs on Ray.",
@@ -155,16 +161,46 @@ def serve(
         str, typer.Option(help="bfloat16 or float32: weights, activations, KV cache.")
     ] = _DEFAULTS.dtype,
     api_key: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            envvar="RADIXRAY_API_KEY",
+            envvar=_KEY_VARIABLE,
             show_envvar=True,
-            help="What clients must send as bearer token. Safer in the environment.",
+            help="What clients must send as bearer token; repeat it for several. Here, the list of "
+            "processes and Ray's dashboard show it: safer in the environment, or in a file.",
         ),
+    ] = None,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="RADIXRAY_API_KEY_FILE",
+            show_envvar=True,
+            help="TOML with keys by name, and their limits (docs/serving.md).",
+        ),
+    ] = None,
+    max_concurrent: Annotated[
+        int | None, typer.Option(help="Requests that an API key may have under way at once.")
+    ] = None,
+    requests_per_minute: Annotated[
+        int | None, typer.Option(help="Requests that an API key may begin in a minute.")
+    ] = None,
+    tokens_per_minute: Annotated[
+        int | None, typer.Option(help="Tokens that an API key may use in a minute.")
     ] = None,
     allow_unauthenticated: Annotated[
         bool, typer.Option(help="Let other machines in without an API key.")
     ] = False,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="Origin whose web pages may send requests; '*' is all; repeat it."),
+    ] = None,
+    access_log: Annotated[
+        str | None,
+        typer.Option(help="File for a line of JSON a request, without its text; '-' is stderr."),
+    ] = None,
+    body_timeout: Annotated[
+        float, typer.Option(help="Seconds within which a request's body must have come.")
+    ] = _HTTP_DEFAULTS.body_timeout_s,
+    ingress_replicas: Annotated[int, typer.Option(min=1, help="Processes that answer HTTP.")] = 1,
     page_size: Annotated[int, typer.Option(help="Tokens a KV page holds.")] = _DEFAULTS.page_size,
     max_total_tokens: Annotated[
         int | None, typer.Option(help="Tokens the KV pool holds; by default fitted to memory.")
@@ -237,26 +273,45 @@ def serve(
         model_actors=model_actors,
         name=name,
     )
-    if not api_key and not allow_unauthenticated:
-        _check_private(host)
+    os.environ.pop(_KEY_VARIABLE, None)  # Ray's processes would inherit it
+    limits = KeyLimits(
+        max_concurrent=max_concurrent,
+        requests_per_minute=requests_per_minute,
+        tokens_per_minute=tokens_per_minute,
+    )
+    http = HttpConfig(
+        keys=read_keys(api_key or [], api_key_file, limits),
+        anonymous=limits,
+        # So many run, and the engines choose the next from as many that wait.
+        fair_slots=max(1, 2 * max_num_seqs * model_actors // ingress_replicas),
+        cors_origins=tuple(cors_origin or ()),
+        access_log=_absolute(access_log),
+        body_timeout_s=body_timeout,
+        replicas=ingress_replicas,
+    )
+    check_exposure(host, authenticated=bool(http.keys) or allow_unauthenticated)
     if address is None:  # in a cluster that runs elsewhere, or already, the port is Serve's affair
-        _check_port(host, port)
+        check_port(host, port)
     with _interruptible():
-        _serve(config, host, port, api_key or None, address, dashboard)
+        _serve(config, host, port, http, address, dashboard, allow_unauthenticated)
 
 
 def _serve(
     config: DeploymentConfig,
     host: str,
     port: int,
-    api_key: str | None,
+    http: HttpConfig,
     address: str | None,
     dashboard: bool,
+    allow_unauthenticated: bool,
 ) -> None:
     """Start all, say so, wait to be interrupted; stop what was started, last first."""
     from radixray.actors.deployment import deploy
+    from radixray.serve.access_log import AccessLog
     from radixray.serve.deploy import prepare_http, serve_http, stop_http
 
+    if http.access_log is not None:
+        AccessLog(http.access_log)  # fails sooner than the processes that write it
     prepare_http()
     with ExitStack() as started:
         started.callback(_leave_ray)
@@ -266,20 +321,27 @@ def _serve(
         started.callback(stop_http, config.name)
         # Stopped before HTTP is: that ends open streams with an error event, not in mid-air.
         started.callback(deployment.stop_actors)
+        if not allow_unauthenticated:
+            check_ray(host)
         # The model loads while this starts the processes of HTTP, which mostly wait.
-        serve_http(config.name, host, port, api_key)
+        serve_http(config.name, host, port, http)
         deployment.wait_until_ready()
-        url = f"http://{_reachable(host)}:{port}"
-        _wait_until_healthy(url)
+        url = url_of(host, port)
+        wait_until_ready(url)
         out.print(
             f"[bold green]ready:[/] {escape(config.engine.model)} at [bold]{url}/v1[/] "
-            f"({'API key required' if api_key else 'no API key'}; Ctrl-C stops it)"
+            f"({'API key required' if http.keys else 'no API key'}; Ctrl-C stops it)"
         )
         try:
             while True:
                 signal.pause()
         except KeyboardInterrupt:
             out.print("stopping ...")
+
+
+def _absolute(log: str | None) -> str | None:
+    # The processes that write it have another working directory.
+    return log if log in (None, "-") else str(Path(log).absolute())
 
 
 def _leave_ray() -> None:
@@ -300,67 +362,6 @@ def _interruptible() -> Generator[None, None, None]:
 
 def _on_terminate() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-
-def _check_private(host: str) -> None:
-    from radixray.serve.deploy import listens_everywhere
-
-    if listens_everywhere():
-        _refuse_open("RAY_SERVE_ENABLE_HA_PROXY=1 makes Ray Serve listen on all interfaces")
-    if host != "localhost" and not _is_loopback(host):
-        _refuse_open(f"{host} can be reached by other machines")
-
-
-def _refuse_open(why: str) -> NoReturn:
-    raise InvalidRequestError(
-        f"{why}: set an API key (--api-key or RADIXRAY_API_KEY), or say "
-        "--allow-unauthenticated to let everyone in",
-        param="host",
-    )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name: where it leads can change
-        return False
-
-
-def _check_port(host: str, port: int) -> None:
-    """Raises DeploymentError if nothing can listen there; sooner than loading a model."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise DeploymentError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}", param="port"
-            ) from error
-
-
-def _reachable(host: str) -> str:
-    """Where this machine reaches a server that listens on `host`."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"[{host}]" if ":" in host else host
-
-
-def _wait_until_healthy(url: str) -> None:
-    """Raises DeploymentError if /health does not answer 200 within HEALTHY_WITHIN_S."""
-    # A proxy set in the environment must not come between us and our own server.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    deadline = time.monotonic() + HEALTHY_WITHIN_S
-    problem = "no answer"
-    while time.monotonic() < deadline:
-        try:
-            with opener.open(f"{url}/health", timeout=10):
-                return
-        except urllib.error.HTTPError as error:
-            problem = error.read().decode(errors="replace")
-        except OSError as error:
-            problem = str(error)
-        time.sleep(0.2)
-    raise DeploymentError(f"{url}/health is not well after {HEALTHY_WITHIN_S:g} s: {problem}")
 
 
 if __name__ == "__main__":

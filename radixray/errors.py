@@ -148,6 +148,10 @@ class OverloadedError(RadixRayError):
     retry_after_s: float = 1.0
 
 
+class RateLimitError(OverloadedError):
+    """An API key asks for more than it may; `retry_after_s` says when it may again."""
+
+
 class DeadlineExceededError(RadixRayError):
     """The request did not finish within its `timeout_s`."""
 
@@ -216,6 +220,7 @@ WIRE_ERRORS: dict[str, type[RadixRayError]] = {
         EngineDiedError,
         PoisonedRequestError,
         OverloadedError,
+        RateLimitError,
         DeadlineExceededError,
         AbortedError,
     )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 from radixray import cli
 from radixray.config import DeploymentConfig, EngineConfig
-from radixray.errors import DeploymentError, EngineDiedError
+from radixray.errors import DeploymentError, EngineDiedError, InvalidRequestError
+from radixray.serve.address import check_ray
+from radixray.serve.keys import KeyLimits, find_key
 
 
 @pytest.fixture
@@ -98,7 +102,10 @@ def test_options_become_the_configuration(
         cpu_threads=1,
     )
     config = DeploymentConfig(engine=engine, model_actors=2, name="other")
-    assert started == [(config, "127.0.0.1", int(port), "K", "auto", False)]
+    [(found, host, at, http, *rest)] = started
+    assert (found, host, at, rest) == (config, "127.0.0.1", int(port), ["auto", False, False])
+    assert find_key(http.keys, b"K") is not None
+    assert http.fair_slots == 16, "two for each sequence that runs"
 
 
 def test_defaults_are_the_configuration_s(
@@ -106,7 +113,8 @@ def test_defaults_are_the_configuration_s(
 ) -> None:
     assert run(monkeypatch, "serve", "--port", free_port()) == 0
     assert started[0][0] == DeploymentConfig()
-    assert started[0][3:] == (None, None, False)
+    assert started[0][3].keys == ()
+    assert started[0][4:] == (None, False, False)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +167,51 @@ def test_open_host_with_consent(
         monkeypatch.setenv("RADIXRAY_API_KEY", "K")
     port = free_port()
     assert run(monkeypatch, "serve", "--host", "0.0.0.0", "--port", port, *extra.get(how, [])) == 0
-    assert started[0][3] == (None if how == "unauthenticated" else "K")
+    assert bool(started[0][3].keys) == (how != "unauthenticated")
+    assert "RADIXRAY_API_KEY" not in os.environ, "Ray's processes must not inherit it"
+
+
+def test_keys_and_limits(
+    monkeypatch: pytest.MonkeyPatch, started: list[tuple], tmp_path: Path
+) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text('[keys.alice]\nkey = "A"\nmax_concurrent = 2\n')
+    monkeypatch.setenv("RADIXRAY_API_KEY", "K L")
+    monkeypatch.chdir(tmp_path)
+    options = [
+        "--access-log",
+        "log",
+        "--api-key-file",
+        str(file),
+        "--requests-per-minute",
+        "9",
+        "--cors-origin",
+        "http://a",
+    ]
+    assert run(monkeypatch, "serve", "--port", free_port(), *options) == 0
+    http = started[0][3]
+    assert [key.name for key in http.keys] == ["key-1", "key-2", "alice"]
+    assert [find_key(http.keys, key).name for key in (b"K", b"L", b"A")] == [
+        key.name for key in http.keys
+    ]
+    assert http.keys[0].limits == KeyLimits(requests_per_minute=9)
+    assert http.keys[2].limits == KeyLimits(max_concurrent=2, requests_per_minute=9)
+    assert http.cors_origins == ("http://a",)
+    assert http.access_log == str(tmp_path / "log")
+
+
+@pytest.mark.parametrize("mode", ["disabled", "", "token"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "example.org"])
+def test_an_open_host_needs_rays_token(
+    monkeypatch: pytest.MonkeyPatch, host: str, mode: str
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    if mode == "token" or host in ("127.0.0.1", "localhost"):
+        check_ray(host)
+    else:
+        with pytest.raises(InvalidRequestError, match="token") as caught:
+            check_ray(host)
+        assert caught.value.param == "host"
 
 
 def test_port_in_use(

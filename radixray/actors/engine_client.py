@@ -47,7 +47,7 @@ from radixray.protocol import (
 from radixray.reports import CacheTree, EngineStats, PinReport, Placement
 from radixray.tokenizer.tokenizer import Tokenizer
 
-STATS_TIMEOUT_S = 10.0
+STATS_TIMEOUT_S = 5.0
 
 NEWS_S = 0.05
 """Seconds in which the scheduler hears all that was reported."""

@@ -14,7 +14,7 @@ from radixray.serve.disconnect import while_connected
 from radixray.serve.generation import complete, follow, named_as_in, run_all
 from radixray.serve.job import Job
 from radixray.serve.openai_protocol import UsageBody
-from radixray.serve.sse import Emit, EventStream
+from radixray.serve.sse import Emit, EventStream, Framing
 
 
 class Shape(Protocol):
@@ -33,19 +33,30 @@ class Shape(Protocol):
         ...
 
 
-async def answer(request: Request, transport: Generates, job: Job, shape: Shape) -> Response:
+async def answer(
+    request: Request,
+    transport: Generates,
+    job: Job,
+    shape: Shape,
+    framing: Framing | None = None,
+) -> Response:
     """Run `job` and answer in `shape`; it is aborted if the client goes away.
+
+    Args:
+        transport: as far as the sender may use it (`admit`).
+        framing: of a stream, where it is not OpenAI's older one.
 
     Raises:
         ClientGoneError: it did.
         RadixRayError: the typed cause; for a stream it is raised where the response is sent.
     """
     if job.stream:
-        return _stream(transport, job, shape)
+        return _stream(request, transport, job, shape, framing)
     works = run_all(complete(transport, sequence) for sequence in job.requests)
     with named_as_in(job.names):
         outputs = await while_connected(request.receive, works)
     usage = job.usage([output.usage or Usage() for output in outputs])
+    request.state.usage = usage
     return json_response(shape.whole(outputs, usage))
 
 
@@ -54,7 +65,9 @@ def json_response(body: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status, media_type="application/json")
 
 
-def _stream(transport: Generates, job: Job, shape: Shape) -> EventStream:
+def _stream(
+    request: Request, transport: Generates, job: Job, shape: Shape, framing: Framing | None
+) -> EventStream:
     async def work(emit: Emit) -> None:
         async def one(index: int, sequence: GenerateRequest) -> Usage:
             first = True
@@ -68,7 +81,8 @@ def _stream(transport: Generates, job: Job, shape: Shape) -> EventStream:
 
         with named_as_in(job.names):
             usages = await run_all(one(i, sequence) for i, sequence in enumerate(job.requests))
+        request.state.usage = usage = job.usage(usages)
         if job.include_usage:
-            await emit([shape.usage(job.usage(usages))])
+            await emit([shape.usage(usage)])
 
-    return EventStream(work)
+    return EventStream(work, framing)

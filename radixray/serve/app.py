@@ -6,19 +6,26 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from radixray.actors.transport import Transport
-from radixray.serve.auth import BearerAuth
+from radixray.serve.access_log import AccessLog, RequestIds
+from radixray.serve.admission import Admission
+from radixray.serve.auth import KeyCheck
 from radixray.serve.chat import create_chat_completion
 from radixray.serve.completions import create_completion
 from radixray.serve.connection import Connection
 from radixray.serve.errors import exception_handlers
-from radixray.serve.health import health
+from radixray.serve.health import Watch, live, ready
+from radixray.serve.http_config import HttpConfig
+from radixray.serve.keys import ApiKey
 from radixray.serve.live_requests import LiveRequests
 from radixray.serve.models import get_model, list_models
+from radixray.serve.responses import create_response
 from radixray.serve.sglang_generate import native_generate
 from radixray.serve.sglang_server import (
     abort_request,
@@ -27,19 +34,32 @@ from radixray.serve.sglang_server import (
     model_info,
     server_info,
 )
+from radixray.serve.slow_clients import SendTimeout
 from radixray.serve.token_routes import detokenize, embeddings, tokenize
 
 
-def build_app(connect: Callable[[], Awaitable[Transport]], *, api_key: str | None) -> Starlette:
+def build_app(
+    connect: Callable[[], Awaitable[Transport]],
+    *,
+    api_key: str | None = None,
+    config: HttpConfig | None = None,
+) -> Starlette:
     """The app; it connects at its lifespan's start, or, if that fails, at a later request.
 
     Args:
         connect: gives a connected Transport, on the loop that serves the requests. If the
             Transport has an async ``close()``, it is called at the lifespan's end.
-        api_key: what clients must send as a bearer token, on every route but
-            ``/health`` and ``/ready``; None
-            lets everyone in.
+        api_key: a key without limits, beside those of `config`.
+        config: who may send what.
+
+    Raises:
+        InvalidRequestError: the access log cannot be opened.
     """
+    config = config or HttpConfig()
+    if api_key is not None:
+        keys = (*config.keys, ApiKey.of("default", api_key))
+        config = msgspec.structs.replace(config, keys=keys)
+    admission = Admission(config)
     connection = Connection(connect)
 
     @asynccontextmanager
@@ -50,8 +70,8 @@ def build_app(connect: Callable[[], Awaitable[Transport]], *, api_key: str | Non
 
     app = Starlette(
         routes=[
-            Route("/health", health, methods=["GET"]),
-            Route("/ready", health, methods=["GET"]),
+            Route("/health", live, methods=["GET"]),
+            Route("/ready", ready, methods=["GET"]),
             Route("/health_generate", health_generate, methods=["GET"]),
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
@@ -65,14 +85,40 @@ def build_app(connect: Callable[[], Awaitable[Transport]], *, api_key: str | Non
             Route("/v1/embeddings", embeddings, methods=["POST"]),
             Route("/v1/models", list_models, methods=["GET"]),
             Route("/v1/models/{id:path}", get_model, methods=["GET"]),
+            Route("/v1/responses", create_response, methods=["POST"]),
             Route("/v1/completions", create_completion, methods=["POST"]),
             Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
         ],
-        middleware=[Middleware(BearerAuth, api_key)] if api_key is not None else [],
+        middleware=_middleware(config, admission),
         exception_handlers=exception_handlers(),
         lifespan=lifespan,
     )
+    app.state.config = config
+    app.state.admission = admission
     app.state.connection = connection
+    app.state.watch = Watch()
     app.state.live = LiveRequests()
     app.state.created = int(time.time())
     return app
+
+
+def _middleware(config: HttpConfig, admission: Admission) -> list[Middleware]:
+    """From the outside in."""
+    chain: list[Middleware] = []
+    if config.answers_request_id or config.access_log is not None:
+        log = None if config.access_log is None else AccessLog(config.access_log)
+        chain.append(Middleware(RequestIds, config.answers_request_id, log))
+    if config.cors_origins:
+        chain.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=config.cors_origins,
+                allow_methods=["GET", "POST"],
+                allow_headers=["*"],
+                expose_headers=["x-request-id", "retry-after"],
+            )
+        )
+    chain.append(Middleware(KeyCheck, admission))
+    if config.send_timeout_s is not None:
+        chain.append(Middleware(SendTimeout, config.send_timeout_s))
+    return chain

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from radixray.errors import InvalidRequestError
 from radixray.protocol import Delta
+from radixray.serve.admission import admit
 from radixray.serve.answer import answer
 from radixray.serve.chat_prompt import chat_prompt, template_messages
 from radixray.serve.connection import Connection
@@ -55,7 +56,8 @@ async def create_chat_completion(request: Request) -> Response:
         logprobs=_logprobs(body),
         tools=tools,
     )
-    return await answer(request, transport, job, ChatShape(job, transport.tokenizer, tools))
+    shape = ChatShape(job, transport.tokenizer, tools)
+    return await answer(request, admit(request, transport, job.requests), job, shape)
 
 
 class ChatShape:

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from radixray.actors.transport import Transport
 from radixray.errors import InvalidRequestError
 from radixray.protocol import Delta
+from radixray.serve.admission import admit
 from radixray.serve.answer import answer
 from radixray.serve.connection import Connection
 from radixray.serve.job import Job, check_model, make_job
@@ -46,7 +47,8 @@ async def create_completion(request: Request) -> Response:
         prompt_logprobs=body.echo and body.logprobs is not None,
     )
     echoes = _echoes(body, job, transport.tokenizer) if body.echo else None
-    return await answer(request, transport, job, CompletionShape(job, transport.tokenizer, echoes))
+    shape = CompletionShape(job, transport.tokenizer, echoes)
+    return await answer(request, admit(request, transport, job.requests), job, shape)
 
 
 class CompletionShape:

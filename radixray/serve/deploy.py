@@ -10,10 +10,13 @@ import os
 import threading
 from types import ModuleType
 
+import msgspec
 from starlette.types import ASGIApp
 
 from radixray.actors.transport import Transport
 from radixray.errors import DeploymentError
+from radixray.serve.address import listens_everywhere
+from radixray.serve.http_config import HttpConfig
 
 MAX_ONGOING_REQUESTS = 10_000
 SHUTDOWN_TIMEOUT_S = 2.0
@@ -37,9 +40,7 @@ def _import_serve() -> None:
         importlib.import_module("ray.serve")
 
 
-def serve_http(
-    deployment_name: str, host: str, port: int, api_key: str | None, replicas: int = 1
-) -> None:
+def serve_http(deployment_name: str, host: str, port: int, config: HttpConfig) -> None:
     """Answer HTTP on every node that runs a replica; returns when the replicas run.
 
     Ray must be initialised, and the deployment of model actors be up.
@@ -48,16 +49,18 @@ def serve_http(
         deployment_name: of the model actors (`DeploymentConfig.name`).
         host: the interface to listen on.
         port: likewise.
-        api_key: what clients must send; None lets everyone in.
-        replicas: processes that tokenise and write answers; they need no CPU of their own.
+        config: who may send what; its replicas need no CPU of their own.
 
     Raises:
         DeploymentError: Ray Serve is not installed, listens elsewhere already, or cannot start.
     """
     serve = _ray_serve()
 
-    # The key stays inside this closure: as an argument of the deployment, or in its environment,
-    # Ray would show it in its configuration dump and dashboard.
+    # Serve's proxy adds the ids to answers, and takes them without making the ingress wait.
+    config = msgspec.structs.replace(config, answers_request_id=False, send_timeout_s=None)
+
+    # The keys stay inside this closure: as an argument of the deployment, or in its environment,
+    # Ray would show even their digests in its configuration dump and dashboard.
     def build() -> ASGIApp:
         from radixray.serve.app import build_app
 
@@ -68,12 +71,12 @@ def serve_http(
             deployment = await asyncio.to_thread(attach, deployment_name)
             return await deployment.connect()
 
-        return build_app(connect, api_key=api_key)
+        return build_app(connect, config=config)
 
     ingress = serve.deployment(
         serve.ingress(build)(),
         name="http",
-        num_replicas=replicas,
+        num_replicas=config.replicas,
         ray_actor_options={"num_cpus": 0},
         max_ongoing_requests=MAX_ONGOING_REQUESTS,
         graceful_shutdown_wait_loop_s=0.1,
@@ -104,11 +107,6 @@ def stop_http(deployment_name: str) -> None:
         serve.shutdown()
     else:
         serve.delete(name)
-
-
-def listens_everywhere() -> bool:
-    """Whether Ray Serve is set to its HAProxy mode, which ignores the host it is given."""
-    return os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
 
 
 def _app_name(deployment_name: str) -> str:

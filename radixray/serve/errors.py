@@ -26,6 +26,7 @@ from radixray.errors import (
     NotInitializedError,
     OverloadedError,
     RadixRayError,
+    RateLimitError,
 )
 from radixray.serve.openai_protocol import ErrorBody, ErrorDetail
 
@@ -53,6 +54,7 @@ _RULES: dict[type[Exception], _Rule] = {
     ModelNotFoundError: _Rule(404, "invalid_request_error", "model_not_found"),
     DeadlineExceededError: _Rule(504, "server_error", "deadline_exceeded"),
     OverloadedError: _Rule(429, "rate_limit_error", "overloaded"),
+    RateLimitError: _Rule(429, "rate_limit_error", "rate_limit_exceeded"),
     EngineDiedError: _Rule(503, "server_error", "engine_died"),
     DeploymentError: _Rule(503, "server_error", "not_ready"),
     NotInitializedError: _Rule(503, "server_error", "not_ready"),
@@ -65,6 +67,7 @@ _HTTP_CODES = {
     401: "invalid_api_key",
     404: "not_found",
     405: "method_not_allowed",
+    408: "request_timeout",
     413: "request_too_large",
 }
 
@@ -75,7 +78,12 @@ def status_of(error: Exception) -> int:
 
 
 def error_body(error: Exception) -> bytes:
-    """The JSON of `error` in OpenAI's shape; an unforeseen error keeps its details in the log."""
+    """The JSON of `error` in OpenAI's shape."""
+    return msgspec.json.encode(ErrorBody(error_detail(error)))
+
+
+def error_detail(error: Exception) -> ErrorDetail:
+    """`error` in OpenAI's shape; an unforeseen one keeps its details in the log."""
     rule = _rule(error)
     if isinstance(error, RadixRayError):
         message, param = error.message, error.param
@@ -83,7 +91,7 @@ def error_body(error: Exception) -> bytes:
         message, param = error.detail, None
     else:
         message, param = "the server failed on this request; its log says why", None
-    return msgspec.json.encode(ErrorBody(ErrorDetail(message, rule.type, param, rule.code)))
+    return ErrorDetail(message, rule.type, param, rule.code)
 
 
 def error_response(error: Exception) -> Response:
@@ -92,7 +100,7 @@ def error_response(error: Exception) -> Response:
     status = status_of(error)
     if status in (429, 503):
         after = error.retry_after_s if isinstance(error, OverloadedError) else RETRY_AFTER_S
-        headers["Retry-After"] = str(ceil(after))
+        headers["Retry-After"] = str(max(1, ceil(after)))
     return Response(error_body(error), status, headers, "application/json")
 
 

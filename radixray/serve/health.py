@@ -1,20 +1,21 @@
-"""``GET /health``: whether every model actor answers and its engine moves."""
+"""Whether the server lives, and whether it takes requests."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
+from time import monotonic
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from radixray.errors import RadixRayError
+from radixray.protocol import ModelInfo
 from radixray.reports import EngineStats
 from radixray.serve.answer import json_response
 from radixray.serve.connection import Connection
 
 MAX_HEARTBEAT_AGE_S = 30.0
-ANSWER_TIMEOUT_S = 5.0
 
 
 class ActorHealth(msgspec.Struct):
@@ -35,29 +36,79 @@ class Health(msgspec.Struct):
     actors: dict[str, ActorHealth]
 
 
-async def health(request: Request) -> Response:
-    """200 when every model actor is well, else 503."""
+class Watch:
+    """Since when model actors have been silent."""
+
+    def __init__(self) -> None:
+        self._silent_since: dict[str, float] = {}
+
+    def silent_s(self, silent: set[str]) -> dict[str, float]:
+        """Of the `silent` ones, for how long each has been, as far as anybody has looked."""
+        now = monotonic()
+        self._silent_since = {name: self._silent_since.get(name, now) for name in silent}
+        return {name: now - since for name, since in self._silent_since.items()}
+
+
+async def live(request: Request) -> Response:
+    """``GET /health``: 503 where a restart might help.
+
+    That is when a model actor's engine has shown no life for a while, or the actor has not
+    answered for as long. One that is busy shows life with each step, and one that has died is
+    started again meanwhile.
+    """
+    return await _answer(request, _hung)
+
+
+async def ready(request: Request) -> Response:
+    """``GET /ready``: 503 where requests should go elsewhere: no model actor would take one."""
+    return await _answer(request, _closed)
+
+
+Judge = Callable[[dict[str, EngineStats], Watch, ModelInfo], str | None]
+"""Why the answer is 503, from what each model actor says."""
+
+
+async def _answer(request: Request, judge: Judge) -> Response:
     connection: Connection = request.app.state.connection
     try:
-        async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            stats = await (await connection.transport()).stats()
-    except TimeoutError:
-        return _response(f"the model actors did not answer within {ANSWER_TIMEOUT_S:g} s", {})
+        transport = await connection.transport()
     except RadixRayError as error:
         return _response(error.message, {})
-    return _response(_ailment(stats), stats)
-
-
-def _ailment(stats: dict[str, EngineStats]) -> str | None:
+    try:
+        stats = await transport.stats()
+    except RadixRayError as error:
+        return _response(error.message, {})
     if not stats:
-        return "there are no model actors"
-    ailments = [f"{name} cannot be reached" for name, each in stats.items() if not each.reachable]
-    ailments += [
-        f"{name} has shown no life for {each.heartbeat_age_s:.0f} s"
-        for name, each in stats.items()
-        if each.heartbeat_age_s >= MAX_HEARTBEAT_AGE_S
-    ]
-    return "; ".join(ailments) or None
+        return _response("there are no model actors", {})
+    return _response(judge(stats, request.app.state.watch, transport.info), stats)
+
+
+def _hung(stats: dict[str, EngineStats], watch: Watch, info: ModelInfo) -> str | None:
+    silent = watch.silent_s({name for name, each in stats.items() if not each.reachable})
+    ages = silent | {name: s.heartbeat_age_s for name, s in stats.items() if s.reachable}
+    return (
+        "; ".join(
+            f"{name} has shown no life for {age:.0f} s"
+            for name, age in ages.items()
+            if age >= MAX_HEARTBEAT_AGE_S
+        )
+        or None
+    )
+
+
+def _closed(stats: dict[str, EngineStats], watch: Watch, info: ModelInfo) -> str | None:
+    reasons = [_why_closed(name, each, info) for name, each in stats.items()]
+    return None if None in reasons else "; ".join(filter(None, reasons))
+
+
+def _why_closed(name: str, stats: EngineStats, info: ModelInfo) -> str | None:
+    if not stats.reachable:
+        return f"{name} cannot be reached"
+    if stats.heartbeat_age_s >= MAX_HEARTBEAT_AGE_S:
+        return f"{name} has shown no life for {stats.heartbeat_age_s:.0f} s"
+    if stats.waiting >= info.max_queued_requests:
+        return f"the queue of {name} is full"
+    return None
 
 
 def _response(reason: str | None, stats: dict[str, EngineStats]) -> Response:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from radixray.actors.transport import Transport
+from radixray.actors.transport import Generates
 from radixray.protocol import Delta, GenerateRequest
 
 ABORTED = "aborted"
@@ -17,20 +17,20 @@ class LiveRequests:
     """Those of this process: other replicas of the ingress have their own."""
 
     def __init__(self) -> None:
-        self._live: dict[asyncio.Future[None], str] = {}
+        self._live: dict[asyncio.Future[None], tuple[str, str]] = {}
 
-    def abort(self, rid: str) -> None:
-        """End the request `rid`, or those of the batch `rid`; an empty one ends all."""
-        for future, name in self._live.items():
-            if not rid or name == rid or name.startswith(f"{rid}_"):
+    def abort(self, owner: str, rid: str) -> None:
+        """End the request `rid` of `owner`, or those of the batch `rid`; an empty one ends all."""
+        for future, (whose, name) in self._live.items():
+            if whose == owner and (not rid or name == rid or name.startswith(f"{rid}_")):
                 future.cancel()
 
     async def generate(
-        self, transport: Transport, request: GenerateRequest, rid: str
+        self, transport: Generates, request: GenerateRequest, owner: str, rid: str
     ) -> AsyncGenerator[Delta, None]:
-        """As `Transport.generate`; once aborted, a last Delta with what is known."""
+        """As `Generates.generate`; once aborted, a last Delta with what is known."""
         aborted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._live[aborted] = rid
+        self._live[aborted] = owner, rid
         try:
             async with aclosing(transport.generate(request)) as deltas:
                 while True:
@@ -57,14 +57,19 @@ class AbortableTransport:
     Args:
         transport: what runs them.
         live: where they are noted.
+        owner: who sends them: the name of an API key.
         names: request id -> the id its sender gave it.
     """
 
-    def __init__(self, transport: Transport, live: LiveRequests, names: dict[str, str]) -> None:
+    def __init__(
+        self, transport: Generates, live: LiveRequests, owner: str, names: dict[str, str]
+    ) -> None:
         self._transport = transport
         self._live = live
+        self._owner = owner
         self._names = names
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
-        """See `Transport.generate`."""
-        return self._live.generate(self._transport, request, self._names[request.request_id])
+        """See `Generates.generate`."""
+        rid = self._names[request.request_id]
+        return self._live.generate(self._transport, request, self._owner, rid)

@@ -22,6 +22,7 @@ from radixray.protocol import (
     Usage,
     join_deltas,
 )
+from radixray.serve.admission import admit
 from radixray.serve.answer import answer
 from radixray.serve.connection import Connection
 from radixray.serve.constraints import ConstrainedBody, constraint_of
@@ -48,7 +49,9 @@ async def native_generate(request: Request) -> Response:
     transport = await connection.transport()
     job = await _job(body, transport)
     shape = NativeShape(body, job, transport)
-    abortable = AbortableTransport(transport, request.app.state.live, shape.rids)
+    owner = request.state.tenant.name
+    admitted = admit(request, transport, job.requests)
+    abortable = AbortableTransport(admitted, request.app.state.live, owner, shape.rids)
     return await answer(request, abortable, job, shape)
 
 

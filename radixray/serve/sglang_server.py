@@ -62,13 +62,13 @@ class AbortBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def abort_request(request: Request) -> Response:
     """``POST /abort_request``: end requests of ``/generate``; each answers with what it has.
 
-    Only those that came to this process of the ingress.
+    Only those of the same API key, and that came to this process of the ingress.
     """
     body = parse(await read_body(request), AbortBody)
     if bool(body.rid) == body.abort_all:
         raise InvalidRequestError("give one of rid and abort_all", param="rid")
     live: LiveRequests = request.app.state.live
-    live.abort(body.rid)
+    live.abort(request.state.tenant.name, body.rid)
     return Response()
 
 

@@ -20,18 +20,41 @@ _HEADERS = [
 
 Emit = Callable[[list[msgspec.Struct]], Awaitable[None]]
 
+_encoder = msgspec.json.Encoder()
 
-class EventStream(Response):
-    """Sends what `work` emits, each struct one event, then ``[DONE]``.
 
-    The headers leave with the first event, so a failure before it is an ordinary HTTP error. A
-    later one is sent as an event ``{"error": ...}`` with which the stream ends, without
-    ``[DONE]``. `work` is cancelled when the client disconnects.
+class Framing:
+    """How structs become events, and a stream ends: as chunks, then ``[DONE]``.
+
+    A stream that fails ends with an event ``{"error": ...}`` instead.
     """
 
-    def __init__(self, work: Callable[[Emit], Awaitable[None]]) -> None:
+    def event(self, struct: msgspec.Struct) -> bytes:
+        """The event for `struct`."""
+        return _event(_encoder.encode(struct))
+
+    def end(self) -> bytes:
+        """What a complete stream ends with."""
+        return _event(b"[DONE]")
+
+    def failure(self, error: Exception) -> bytes:
+        """What a stream ends with that `error` cuts short."""
+        return _event(error_body(error))
+
+
+class EventStream(Response):
+    """Sends what `work` emits, each struct one event.
+
+    The headers leave with the first event, so a failure before it is an ordinary HTTP error. A
+    later one is sent as the stream's last event. `work` is cancelled when the client disconnects.
+    """
+
+    def __init__(
+        self, work: Callable[[Emit], Awaitable[None]], framing: Framing | None = None
+    ) -> None:
         super().__init__()
         self._work = work
+        self._framing = framing or Framing()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer.
@@ -39,7 +62,7 @@ class EventStream(Response):
         Raises:
             ClientGoneError, RadixRayError, Exception: as `work`, before the first event only.
         """
-        events = _EventWriter(send)
+        events = _EventWriter(send, self._framing)
         try:
             await while_connected(receive, self._run(events))
         except Exception as error:
@@ -47,29 +70,29 @@ class EventStream(Response):
                 raise
             if not isinstance(error, ClientGoneError):
                 log_fault(error)
-                await events.end(error_body(error))
+                await events.end(self._framing.failure(error))
         else:
-            await events.end(b"[DONE]")
+            await events.end(self._framing.end())
 
     async def _run(self, events: _EventWriter) -> None:
         await self._work(events.emit)
 
 
 class _EventWriter:
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, framing: Framing) -> None:
         self._send = send
-        self._encoder = msgspec.json.Encoder()
+        self._framing = framing
         # Choices emit concurrently, but ASGI promises nothing about concurrent sends.
         self._lock = asyncio.Lock()
         self.started = False
 
     async def emit(self, structs: list[msgspec.Struct]) -> None:
-        body = b"".join(_event(self._encoder.encode(struct)) for struct in structs)
+        body = b"".join(map(self._framing.event, structs))
         if body:
             await self._write(body, more=True)
 
     async def end(self, data: bytes) -> None:
-        await self._write(_event(data), more=False)
+        await self._write(data, more=False)
 
     async def _write(self, body: bytes, *, more: bool) -> None:
         async with self._lock:

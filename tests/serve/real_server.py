@@ -25,7 +25,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
 
-def start_server() -> Server:
+def start_server(*options: str) -> Server:
     """The CLI with a model on a free port, once it says that it is ready."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -44,6 +44,7 @@ def start_server() -> Server:
             "8192",
             "--max-num-seqs",
             "8",
+            *options,
         ],
         env=env | {"RADIXRAY_API_KEY": API_KEY},
         stdout=subprocess.PIPE,

@@ -22,11 +22,11 @@ from radixray.errors import (
     OverloadedError,
     RadixRayError,
 )
-from radixray.reports import EngineStats
 from radixray.serve.app import build_app
-from radixray.serve.parse import MAX_BODY_BYTES
+from radixray.serve.http_config import HttpConfig
 
 MODEL = "smollm2-135m"
+MAX_BODY_BYTES = HttpConfig().max_body_bytes
 TEXT = {"model": MODEL, "prompt": "x"}
 CAUSES: list[tuple[Exception, int, str, str | None]] = [
     (InvalidRequestError("bad", param="regex"), 400, "invalid_request_error", None),
@@ -237,45 +237,6 @@ async def test_api_key(serve: Serve, transport: FakeTransport) -> None:
     with pytest.raises(openai.AuthenticationError):
         await client.models.list()
     await client.close()
-
-
-async def test_health(http: aiohttp.ClientSession, transport: FakeTransport) -> None:
-    async with http.get("/health") as response:
-        assert response.status == 200
-        assert await response.json() == {
-            "status": "ok",
-            "reason": None,
-            "actors": {
-                "default/model-0": {
-                    "running": 1,
-                    "waiting": 2,
-                    "pages_free": 30,
-                    "pages_total": 40,
-                    "heartbeat_age_s": 0.5,
-                }
-            },
-        }
-    for health, reason in (
-        ({"m-0": EngineStats(), "m-1": EngineStats(heartbeat_age_s=31.0)}, "m-1"),
-        (EngineDiedError("model actor m-0 cannot be reached"), "m-0 cannot be reached"),
-        ({}, "no model actors"),
-    ):
-        transport.health = health
-        async with http.get("/health") as response:
-            assert response.status == 503
-            body = await response.json()
-        assert body["status"] == "unavailable"
-        assert reason in body["reason"]
-
-
-async def test_health_of_actors_that_do_not_answer(
-    http: aiohttp.ClientSession, transport: FakeTransport, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("radixray.serve.health.ANSWER_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(transport, "stats", lambda: asyncio.sleep(60))
-    async with http.get("/health") as response:
-        assert response.status == 503
-        assert "did not answer" in (await response.json())["reason"]
 
 
 @pytest.mark.parametrize("failure", [DeploymentError("no such deployment"), OSError("no route")])

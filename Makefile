@@ -9,7 +9,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 # The embedded model comes from a wheel; nothing here needs the network once installed.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help install demo test lint format bench bench-serving bench-http bench-parts bench-constrained profile soak clean
+.PHONY: help install demo test lint format bench bench-serving bench-http bench-parts bench-constrained profile soak chaos clean
 
 help:
 	@echo "make demo     see it work: programs on Ray on a real language model"
@@ -22,6 +22,7 @@ help:
 	@echo "make bench-constrained  compile and mask times and jump-forward; PEER_PYTHON= one that has xgrammar"
 	@echo "make profile  where the time of a decode step goes: a table and a flame graph"
 	@echo "make soak     long random runs of the cache and the batch loop"
+	@echo "make chaos    200 streams on three model actors, ten of which are killed at random moments"
 	@echo "make install  the virtual environment only ($(VENV))"
 
 install: $(STAMP)
@@ -77,6 +78,9 @@ bench-constrained: install
 
 profile: install
 	$(BIN)/python benchmarks/step.py
+
+chaos: install
+	RADIXRAY_CHAOS_STREAMS=200 RADIXRAY_CHAOS_KILLS=10 $(BIN)/python -m pytest tests/actors/test_replay.py
 
 soak: install
 	RADIXRAY_SOAK_STEPS=1000000 $(BIN)/python -m pytest tests/cache/test_cache_machine.py --timeout 7200

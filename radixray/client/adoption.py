@@ -27,5 +27,5 @@ def adopt(state: State, branch: State) -> Pending[None]:
         state._transcript.become(transcript, "".join(branch._said))
 
     pending = state._queue.submit("adopt", take_over)
-    state._variables |= branch._own_variables()
+    state._variables |= branch._variables.own()
     return pending

@@ -233,7 +233,7 @@ class Forks(Sequence["State"]):
     def _take(self, branch: State) -> State:
         """The parent gets the branch's own variables."""
         self._taken = True
-        self._parent._variables |= branch._own_variables()
+        self._parent._variables |= branch._variables.own()
         return branch
 
     def _concat(self) -> None:
@@ -246,7 +246,7 @@ class Forks(Sequence["State"]):
             self._parent += "".join(branch._said)
 
     def _gather(self) -> None:
-        own = [branch._own_variables() for branch in self._branches]
+        own = [branch._variables.own() for branch in self._branches]
         for name in dict.fromkeys(name for variables in own for name in variables):
             self._parent.set(
                 name,

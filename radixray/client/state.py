@@ -5,37 +5,26 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from radixray.client import expressions, ops, selecting
+from radixray.client import expressions
+from radixray.client.appending import append, choose, commit, fill, generate
 from radixray.client.chat import Transcript
 from radixray.client.choice_methods import METHODS
 from radixray.client.content import Content
-from radixray.client.expressions import (
-    Expression,
-    GenExpression,
-    RoleBoundary,
-    RoleExpression,
-    SelectExpression,
-    Text,
-    as_expression,
-)
+from radixray.client.expressions import Expression, as_expression
 from radixray.client.forks import Forks
 from radixray.client.op_queue import OpQueue, Pending
-from radixray.client.parameters import resolve, run_seed
 from radixray.client.results import Choice, Gen
 from radixray.client.roles import Roles
 from radixray.client.run_context import RunContext
-from radixray.client.text_feed import TextFeed
+from radixray.client.variable_table import Variables
 from radixray.client.variables import Var
 from radixray.errors import InvalidRequestError, NotReadyError, ProgramError
 from radixray.protocol import Usage
 
 if TYPE_CHECKING:
     from radixray.client.function import Function
-
-T = TypeVar("T", Gen, Choice)
-V = TypeVar("V")
 
 
 class State:
@@ -54,8 +43,7 @@ class State:
         self._queue: OpQueue = run.new_queue(branch)
         tokenizer = run.transport.tokenizer
         self._transcript = Transcript(tokenizer.chat_template, Content(tokenizer))
-        self._variables: dict[str, Var] = {}
-        self._inherited: dict[str, Var] = {}
+        self._variables = Variables()
         self._children: list[State] = []
         self._calls: list[OpQueue] = []
         self._origin: int | None = None  # of a branch: messages that had ended at its fork
@@ -69,7 +57,7 @@ class State:
         Raises:
             InvalidRequestError: something else, or a role inside a role.
         """
-        self._append(as_expression(value))
+        append(self, as_expression(value))
         return self
 
     @overload
@@ -84,7 +72,7 @@ class State:
         Raises:
             ProgramError: when awaited: the generation failed.
         """
-        return self._gen(expressions.gen(name, **params))
+        return generate(self, expressions.gen(name, **params))
 
     def select(
         self,
@@ -102,7 +90,8 @@ class State:
         Raises:
             ProgramError: when awaited: the selection failed.
         """
-        return self._select(
+        return choose(
+            self,
             expressions.select(
                 name,
                 choices,
@@ -111,7 +100,7 @@ class State:
                 mode=mode,
                 seed=seed,
                 cache_salt=cache_salt,
-            )
+            ),
         )
 
     def system(self) -> AbstractContextManager[None]:
@@ -144,15 +133,11 @@ class State:
             close = self._queue.do(
                 f"var_scope({name!r})", lambda: self._transcript.close_scope(scope)
             )
-            self._fill(name, close)
+            fill(self, name, close)
 
     def __getitem__(self, name: str) -> Var:
         """The variable; raises KeyError where nothing appended so far fills it."""
-        try:
-            return self._variables[name]
-        except KeyError:
-            known = ", ".join(self._variables) or "none"
-            raise KeyError(f"no variable {name!r}; there are: {known}") from None
+        return self._variables[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.set(name, value)
@@ -234,7 +219,7 @@ class State:
         Raises:
             ProgramError: when awaited: an operation failed.
         """
-        return self._queue.submit("commit", self._commit)
+        return self._queue.submit("commit", partial(commit, self))
 
     async def sync(self) -> None:
         """Waits for all operations appended so far. Cancelling the wait leaves them running.
@@ -270,80 +255,12 @@ class State:
         """The token ids; raises as `text`."""
         return self._settled().content.prompt_ids()
 
-    # Operations
-
-    def _append(self, expression: Expression) -> None:
-        for part in expression.parts():
-            match part:
-                case Text():
-                    self._queue.do("text", lambda text=part.text: self._transcript.add_text(text))
-                case Var():
-                    self._queue.submit(f"the value of {part.name!r}", partial(self._add_var, part))
-                case GenExpression():
-                    self._gen(part)
-                case SelectExpression():
-                    self._select(part)
-                case RoleExpression():
-                    with self._roles.within(part.role):
-                        self._append(part.content)
-                case RoleBoundary(role, begins):
-                    (self._roles.begin if begins else self._roles.end)(role)
-                case _:
-                    raise InvalidRequestError(f"a state cannot append {part!r}")
-
-    def _gen(self, part: GenExpression) -> Pending[Any]:
-        name = part.name or self._next_name()
-        params = resolve(part.params, self._run.defaults, self._branch)
-
-        feed = TextFeed(self._run.listener_of(name, self._branch))
-
-        async def run() -> Gen | list[Gen]:
-            ask = (self._run.transport, self._transcript, self._queue, params, feed.push)
-            if params.n == 1:
-                return self._counted(await ops.generate(*ask))
-            await self._commit()  # the samples share it
-            return [self._counted(result) for result in await ops.samples(*ask)]
-
-        return self._fill(name, self._queue.submit(f"gen({name!r})", run), feed)
-
-    def _select(self, part: SelectExpression) -> Pending[Choice]:
-        name = part.name or self._next_name()
-        salt = self._run.cache_salt if part.cache_salt is None else part.cache_salt
-        seed = run_seed(self._run.defaults, self._branch) if part.seed is None else part.seed
-
-        async def run() -> Choice:
-            choice = self._counted(
-                await selecting.select(
-                    self._run.transport, self._transcript, self._queue, part, salt, seed
-                )
-            )
-            if (listener := self._run.listener_of(name, self._branch)) is not None:
-                listener(choice.text)
-            return choice
-
-        return self._fill(name, self._queue.submit(f"select({name!r})", run))
-
-    def _fill(self, name: str, pending: Pending[V], feed: TextFeed | None = None) -> Pending[V]:
-        self._variables[name] = Var(name, self._queue, pending.future, feed=feed)
-        return pending
-
-    async def _add_var(self, var: Var) -> None:
-        await var
-        self._transcript.add_text(var.text)
-
-    async def _commit(self) -> None:
-        usage = await ops.commit(
-            self._run.transport, self._transcript, self._queue, self._run.cache_salt
-        )
-        self._count(usage)
-
     # Branches
 
     def _new_branch(self, index: int, point: Pending[Transcript]) -> State:
         branch = State(self._run, (*self._branch, index), self._roles.open)
         branch._origin = 0
-        branch._inherited = {name: var.copy() for name, var in self._variables.items()}
-        branch._variables = branch._inherited.copy()
+        branch._variables = self._variables.of_branch()
         branch._queue.submit("fork", partial(branch._adopt, self._queue, point))
         return branch
 
@@ -356,16 +273,8 @@ class State:
         return self._transcript.copy()
 
     async def _commit_and_snapshot(self) -> Transcript:
-        await self._commit()
+        await commit(self)
         return self._snapshot()
-
-    def _own_variables(self) -> dict[str, Var]:
-        """Those set since this branch was forked off."""
-        return {
-            name: var
-            for name, var in self._variables.items()
-            if var is not self._inherited.get(name)
-        }
 
     def _cancel(self) -> None:
         for state in self._family():
@@ -383,16 +292,6 @@ class State:
         if not self._queue.idle:
             raise NotReadyError("operations of this state still run; `await s.sync()` first")
         return self._transcript
-
-    def _next_name(self) -> str:
-        number = 0
-        while (name := f"gen_{number}") in self._variables:
-            number += 1
-        return name
-
-    def _counted(self, result: T) -> T:
-        self._count(result.usage)
-        return result
 
     def _count(self, usage: Usage) -> None:
         self._usage += usage

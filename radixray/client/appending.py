@@ -1,0 +1,109 @@
+"""Appending to a state: what each expression does there, as operations."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from radixray.client import ops, selecting
+from radixray.client.expressions import (
+    Expression,
+    GenExpression,
+    RoleBoundary,
+    RoleExpression,
+    SelectExpression,
+    Text,
+)
+from radixray.client.op_queue import Pending
+from radixray.client.parameters import resolve, run_seed
+from radixray.client.results import Choice, Gen
+from radixray.client.text_feed import TextFeed
+from radixray.client.variables import Var
+from radixray.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from radixray.client.state import State
+
+V = TypeVar("V")
+
+
+def append(state: State, expression: Expression) -> None:
+    """Queues what `expression` means.
+
+    Raises:
+        InvalidRequestError: a role inside a role.
+    """
+    for part in expression.parts():
+        match part:
+            case Text():
+                state._queue.do("text", lambda text=part.text: state._transcript.add_text(text))
+            case Var():
+                state._queue.submit(f"the value of {part.name!r}", partial(_add_var, state, part))
+            case GenExpression():
+                generate(state, part)
+            case SelectExpression():
+                choose(state, part)
+            case RoleExpression():
+                with state._roles.within(part.role):
+                    append(state, part.content)
+            case RoleBoundary(role, begins):
+                (state._roles.begin if begins else state._roles.end)(role)
+            case _:
+                raise InvalidRequestError(f"a state cannot append {part!r}")
+
+
+def generate(state: State, part: GenExpression) -> Pending[Any]:
+    """Queues a generation."""
+    name = part.name or state._variables.free_name()
+    params = resolve(part.params, state._run.defaults, state._branch)
+    feed = TextFeed(state._run.listener_of(name, state._branch))
+
+    async def run() -> Gen | list[Gen]:
+        ask = (state._run.transport, state._transcript, state._queue, params, feed.push)
+        if params.n == 1:
+            results = [await ops.generate(*ask)]
+        else:
+            await commit(state)  # the samples share it
+            results = await ops.samples(*ask)
+        for result in results:
+            state._count(result.usage)
+        return results[0] if params.n == 1 else results
+
+    return fill(state, name, state._queue.submit(f"gen({name!r})", run), feed)
+
+
+def choose(state: State, part: SelectExpression) -> Pending[Choice]:
+    """Queues a selection."""
+    name = part.name or state._variables.free_name()
+    salt = state._run.cache_salt if part.cache_salt is None else part.cache_salt
+    seed = run_seed(state._run.defaults, state._branch) if part.seed is None else part.seed
+
+    async def run() -> Choice:
+        choice = await selecting.select(
+            state._run.transport, state._transcript, state._queue, part, salt, seed
+        )
+        state._count(choice.usage)
+        if (listener := state._run.listener_of(name, state._branch)) is not None:
+            listener(choice.text)
+        return choice
+
+    return fill(state, name, state._queue.submit(f"select({name!r})", run))
+
+
+def fill(state: State, name: str, pending: Pending[V], feed: TextFeed | None = None) -> Pending[V]:
+    """`name` is the variable that gets the operation's result."""
+    state._variables[name] = Var(name, state._queue, pending.future, feed=feed)
+    return pending
+
+
+async def commit(state: State) -> None:
+    """Has the engine compute and keep what the state holds."""
+    usage = await ops.commit(
+        state._run.transport, state._transcript, state._queue, state._run.cache_salt
+    )
+    state._count(usage)
+
+
+async def _add_var(state: State, var: Var) -> None:
+    await var
+    state._transcript.add_text(var.text)

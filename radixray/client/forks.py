@@ -18,20 +18,40 @@ Append = Expression | str
 MODES = ("gather", "concat", "first", "best")
 """Values of `mode` of `Forks.join`."""
 
+SCOPE_MODES = MODES[:3]
+"""How leaving a scope may join; ``best`` needs a key, and is called."""
+
 
 class Forks(Sequence["State"]):
     """The branches that `State.fork` made, by index.
 
-    As an ``async with`` scope: leaving it joins. As soon as one branch fails, the others are
-    cancelled, and the scope raises an ExceptionGroup of what failed. A body left by an exception
-    cancels all branches.
+    As an ``async with`` scope: leaving it joins, as `State.fork` was told, unless the body has.
+    As soon as one branch fails, the others are cancelled, and the scope raises an ExceptionGroup of
+    what failed. A join that can do without some branches, ``first`` or with `return_exceptions`,
+    takes failures over: all the while in a scope that was told to join so, else from when the body
+    calls it. A body left by an exception, a cancellation too, cancels all branches.
+
+    Outside a scope a branch that fails leaves the others alone. No failure is lost: one that no
+    join was told of ends the program.
     """
 
-    def __init__(self, parent: State, branches: list[State]) -> None:
+    def __init__(
+        self,
+        parent: State,
+        branches: list[State],
+        mode: str = MODES[0],
+        return_exceptions: bool = False,
+    ) -> None:
         self._parent = parent
         self._branches = branches
-        self._failed: list[ProgramError] = []
+        self._mode = mode
+        self._return_exceptions = return_exceptions
+        self._tolerant = mode == "first" or return_exceptions
+        self._told: list[ProgramError] = []  # failures that somebody deals with
+        self._failed: list[ProgramError] = []  # those that cancelled the other branches
         self._cancelled = False
+        self._scoped = False
+        self._joined = False
         self._taken = False  # one branch was taken, so that nothing is gathered
 
     def __len__(self) -> int:
@@ -123,15 +143,27 @@ class Forks(Sequence["State"]):
             )
         if (mode == "best") != (key is not None):
             raise InvalidRequestError("key goes with mode 'best', which needs it", param="key")
+        tolerant = self._tolerant
+        self._tolerant = tolerant or mode == "first" or return_exceptions
+        try:
+            result = await self._join(mode, key, return_exceptions)
+        finally:
+            self._tolerant = tolerant
+            if self._scoped:
+                self._note_failures()  # those that a join which was given up had taken over
+        self._joined = True
+        self._failed.clear()
+        return result
+
+    async def _join(
+        self, mode: str, key: Callable[[State], Any] | None, return_exceptions: bool
+    ) -> list[State | ProgramError] | State:
         if mode == "first":
             return self._take(await self._first())
-        for branch in self._branches:
-            await branch._queue.drained()
-        failed = [branch.error for branch in self._branches if branch.error is not None]
-        for error in failed:
-            self._parent._run.delivered.add(error)
+        await self._drained()
+        failed = self._failures()
         if failed and not return_exceptions:
-            raise self._group(failed)
+            raise self._group(self._failed or failed)
         if key is not None:
             fine = [branch for branch in self._branches if branch.error is None]
             if not fine:
@@ -163,10 +195,10 @@ class Forks(Sequence["State"]):
             branch._cancel()
 
     async def __aenter__(self) -> Forks:
+        self._scoped = True
         for branch in self._branches:
-            branch._queue.on_failure = lambda branch=branch: self._on_failure(branch)
-            if branch.error is not None:
-                self._on_failure(branch)
+            branch._queue.on_failure = self._note_failures
+        self._note_failures()
         return self
 
     async def __aexit__(
@@ -177,21 +209,50 @@ class Forks(Sequence["State"]):
     ) -> None:
         if error is not None:
             self.cancel()
-        for branch in self._branches:
-            await branch._queue.drained()
+        try:
+            if error is None and self._tolerant and not self._joined:
+                await self._join(self._mode, None, self._return_exceptions)
+                self._joined = True
+            await self._drained()
+        except asyncio.CancelledError:
+            self.cancel()
+            await self._drained()
+            raise
         # The body often meets a branch's failure itself, or a sibling's that was cancelled for
         # it, perhaps in a fork of its own. What it raises of its own goes on unchanged.
         if self._failed and (error is None or _only_programs(error)):
             raise self._group(self._failed) from error
-        if error is None and not self._taken:
-            self._gather()
-
-    def _on_failure(self, branch: State) -> None:
-        if self._cancelled or branch.error is None:
+        if error is not None or self._taken:
             return
-        self._failed.append(branch.error)
-        self._parent._run.delivered.add(branch.error)
-        self.cancel()
+        if self._return_exceptions:
+            self._failures()  # of what was appended after a join: they stand in the lists
+        if self._mode == "concat" and not self._joined:
+            self._concat()
+        self._gather()
+
+    def _note_failures(self) -> None:
+        """In a scope: what nobody deals with cancels the other branches."""
+        if self._cancelled or self._tolerant:
+            return
+        known = self._told.copy()
+        self._failed += [error for error in self._failures() if error not in known]
+        if self._failed:
+            self.cancel()
+
+    async def _drained(self) -> None:
+        for branch in self._branches:
+            await branch._queue.drained()
+
+    def _failures(self) -> list[ProgramError]:
+        """Those of the branches, which the program is now told of."""
+        failed = [branch.error for branch in self._branches if branch.error is not None]
+        for error in failed:
+            self._tell(error)
+        return failed
+
+    def _tell(self, error: ProgramError) -> None:
+        self._told.append(error)
+        self._parent._run.delivered.add(error)
 
     async def _first(self) -> State:
         """The first branch to finish without a failure; the others are cancelled."""
@@ -208,10 +269,8 @@ class Forks(Sequence["State"]):
             for wait in waits:
                 wait.cancel()
         if winner is None:
-            failed = [branch.error for branch in self._branches if branch.error is not None]
-            for error in failed:
-                self._parent._run.delivered.add(error)
-            raise self._group(failed)
+            failed = self._failures()
+            raise self._group(self._failed or failed)
         losers = [branch for branch in self._branches if branch is not winner]
         self._drop(losers)
         for branch in losers:
@@ -228,7 +287,7 @@ class Forks(Sequence["State"]):
             branch._queue.on_failure = None
             branch._cancel()
             if branch.error is not None:
-                self._parent._run.delivered.add(branch.error)
+                self._tell(branch.error)
 
     def _take(self, branch: State) -> State:
         """The parent gets the branch's own variables."""

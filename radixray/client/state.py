@@ -13,7 +13,7 @@ from radixray.client.chat import Transcript
 from radixray.client.choice_methods import METHODS
 from radixray.client.content import Content
 from radixray.client.expressions import Expression, as_expression
-from radixray.client.forks import Forks
+from radixray.client.forks import SCOPE_MODES, Forks
 from radixray.client.op_queue import OpQueue, Pending
 from radixray.client.results import Choice, Gen
 from radixray.client.roles import Roles
@@ -159,18 +159,27 @@ class State:
         """The variable's text as it comes, as `Var.text_iter`; raises KeyError as ``s[name]``."""
         return self[name].text_iter()
 
-    def fork(self, n: int = 1) -> Forks:
+    def fork(self, n: int = 1, *, join: str = "gather", return_exceptions: bool = False) -> Forks:
         """Branches that go on from here, each on its own.
 
         The text so far is computed once, before any branch runs. Use it plainly, or as
-        ``async with s.fork(n) as forks``, which joins at the end, and cancels all branches as
-        soon as one fails.
+        ``async with s.fork(n) as forks``, which joins at the end; `Forks` says what happens where
+        one fails.
+
+        Args:
+            n: how many.
+            join: how leaving the scope joins: ``gather``, ``concat`` or ``first`` of `Forks.join`.
+            return_exceptions: of that join.
 
         Raises:
-            InvalidRequestError: `n` is not a number from 1.
+            InvalidRequestError: `n` is not a number from 1, or `join` none of these.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InvalidRequestError(f"n must be an integer from 1, not {n!r}", param="n")
+        if join not in SCOPE_MODES:
+            raise InvalidRequestError(
+                f"join must be one of {', '.join(SCOPE_MODES)}, not {join!r:.80}", param="join"
+            )
         label = f"fork({n})"
         # One branch shares its prefix with nobody who might come first.
         point = (
@@ -180,7 +189,7 @@ class State:
         )
         branches = [self._new_branch(index, point) for index in range(n)]
         self._children += branches
-        return Forks(self, branches)
+        return Forks(self, branches, join, return_exceptions)
 
     def copy(self) -> State:
         """A branch that goes on from here: ``fork(1)[0]``; raises as `fork`."""

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from radixray.client import ops, selecting
+from radixray.client.deadline import before
 from radixray.client.expressions import (
     Expression,
     GenExpression,
@@ -56,15 +57,19 @@ def generate(state: State, part: GenExpression) -> Pending[Any]:
     """Queues a generation."""
     name = part.name or state._variables.free_name()
     params = resolve(part.params, state._run.defaults, state._branch)
-    feed = TextFeed(state._run.listener_of(name, state._branch))
+    feed = TextFeed(
+        state._run.listener_of(name, state._branch),
+        state._run.listener_of(name, state._branch, "reasoning"),
+    )
 
     async def run() -> Gen | list[Gen]:
-        ask = (state._run.transport, state._transcript, state._queue, params, feed.push)
-        if params.n == 1:
-            results = [await ops.generate(*ask)]
-        else:
-            await commit(state)  # the samples share it
-            results = await ops.samples(*ask)
+        ask = (state._run.transport, state._transcript, state._queue, params, feed)
+        async with before(params.deadline):
+            if params.n == 1:
+                results = [await ops.generate(*ask)]
+            else:
+                await commit(state)  # the samples share it
+                results = await ops.samples(*ask)
         for result in results:
             state._count(result.usage)
         return results[0] if params.n == 1 else results
@@ -79,9 +84,10 @@ def choose(state: State, part: SelectExpression) -> Pending[Choice]:
     seed = run_seed(state._run.defaults, state._branch) if part.seed is None else part.seed
 
     async def run() -> Choice:
-        choice = await selecting.select(
-            state._run.transport, state._transcript, state._queue, part, salt, seed
-        )
+        async with before(state._run.defaults.get("deadline")):
+            choice = await selecting.select(
+                state._run.transport, state._transcript, state._queue, part, salt, seed
+            )
         state._count(choice.usage)
         if (listener := state._run.listener_of(name, state._branch)) is not None:
             listener(choice.text)
@@ -98,9 +104,10 @@ def fill(state: State, name: str, pending: Pending[V], feed: TextFeed | None = N
 
 async def commit(state: State) -> None:
     """Has the engine compute and keep what the state holds."""
-    usage = await ops.commit(
-        state._run.transport, state._transcript, state._queue, state._run.cache_salt
-    )
+    async with before(state._run.defaults.get("deadline")):
+        usage = await ops.commit(
+            state._run.transport, state._transcript, state._queue, state._run.cache_salt
+        )
     state._count(usage)
 
 

@@ -124,11 +124,17 @@ class Transcript:
         return self.content.prompt_ids()
 
     def add_output(
-        self, prompt_ids: list[int], token_ids: list[int], text: str, *, cut: bool = False
+        self,
+        prompt_ids: list[int],
+        token_ids: list[int],
+        text: str,
+        *,
+        cut: bool = False,
+        skip: int = 0,
     ) -> None:
         """Appends a request's output, as `Content.add_output`."""
-        self._tell_scopes(text)
-        self.content.add_output(prompt_ids, token_ids, text, cut=cut)
+        self._tell_scopes(text[skip:])
+        self.content.add_output(prompt_ids, token_ids, text, cut=cut, skip=skip)
 
     def _tell_scopes(self, text: str) -> None:
         for scope in self._scopes:

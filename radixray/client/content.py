@@ -63,7 +63,13 @@ class Content:
         return self._ids.copy()
 
     def add_output(
-        self, prompt_ids: Sequence[int], token_ids: Sequence[int], text: str, *, cut: bool = False
+        self,
+        prompt_ids: Sequence[int],
+        token_ids: Sequence[int],
+        text: str,
+        *,
+        cut: bool = False,
+        skip: int = 0,
     ) -> None:
         """Appends tokens that continue `prompt_ids`.
 
@@ -72,7 +78,14 @@ class Content:
             token_ids: the output, without the token that ended it.
             text: their text.
             cut: a stop string ended the output, and `text` is only what came before it.
+            skip: so many characters of `text`, its first, are left out.
         """
+        if skip:
+            self._settle()
+            first, skipped = self._fitting(token_ids, text[:skip])
+            # Where no token ends there, what remains is text again.
+            token_ids = token_ids[first:] if skipped == skip else []
+            cut, text = cut or skipped < skip, text[skip:]
         kept, length = self._fitting(token_ids, text) if cut else (len(token_ids), len(text))
         self._ids = [*prompt_ids, *token_ids[:kept]]
         # The rest of a token that the stop string cut is text again.

@@ -94,6 +94,11 @@ def gen(name: str | None = None, **params: Any) -> GenExpression:
             the result's `value` is then of that type, or the generation fails with OutputError.
             ``n=`` makes so many samples of one prompt: the result is their list, and the text
             goes on with the first.
+            ``separate_reasoning=`` true, or the two texts that begin and end a model's reasoning:
+            the text is then the answer alone, and the result's `reasoning` the rest.
+            ``no_stop_trim=`` true keeps the stop string, or the text of the stop token.
+            ``deadline=`` is the point in time, in seconds as `time.time`, at which it fails with
+            DeadlineExceededError.
 
     Raises:
         InvalidRequestError: an unknown or wrong parameter, or two constraints.
@@ -165,6 +170,23 @@ def select(
             param="temperature",
         )
     return SelectExpression(name, tuple(choices), method, temperature, mode, seed, cache_salt)
+
+
+def separate_reasoning(
+    expression: Expression | str, begin: str = "<think>", end: str = "</think>"
+) -> Expression:
+    """`expression` with the reasoning told apart in all its generations, as `gen` does.
+
+    Raises:
+        InvalidRequestError: it generates nothing, or a delimiter is none.
+    """
+    items = tuple(as_expression(expression).parts())
+    changed = tuple(_with_reasoning(item, (begin, end)) for item in items)
+    if not _changes(items, changed):
+        raise InvalidRequestError(
+            "separate_reasoning holds no gen that reasoning could come from", param="expression"
+        )
+    return Concat(changed)
 
 
 def system(content: Expression | str = "") -> RoleExpression:
@@ -243,6 +265,22 @@ def _role(role: str, content: Expression | str) -> RoleExpression:
         if isinstance(part, RoleExpression | RoleBoundary):
             raise nested_role_error(part.role, role)
     return RoleExpression(role, inner)
+
+
+def _with_reasoning(part: Expression, delimiters: tuple[str, str]) -> Expression:
+    """`part`, or where it generates, another one."""
+    if isinstance(part, GenExpression):
+        return gen(part.name, **{**part.params, "separate_reasoning": delimiters})
+    if isinstance(part, RoleExpression):
+        items = tuple(part.content.parts())
+        changed = tuple(_with_reasoning(item, delimiters) for item in items)
+        if _changes(items, changed):
+            return RoleExpression(part.role, Concat(changed))
+    return part
+
+
+def _changes(old: Sequence[Expression], new: Sequence[Expression]) -> bool:
+    return any(after is not before for before, after in zip(old, new, strict=True))
 
 
 def check_name(name: object) -> None:

@@ -103,7 +103,7 @@ class Function:
         try:
             while (event := await events.get()) is not None:
                 yield event
-            yield StreamEvent(result=task.result())
+            yield StreamEvent(kind="result", result=task.result())
         finally:
             task.cancel()
             await asyncio.wait([task])

@@ -11,7 +11,9 @@ from radixray.actors.transport import Transport
 from radixray.client.chat import Transcript
 from radixray.client.op_queue import OpQueue
 from radixray.client.parameters import ResolvedParameters, sample_parameters
+from radixray.client.reasoning import ReasoningSplitter, split
 from radixray.client.results import Gen
+from radixray.client.text_feed import TextFeed
 from radixray.client.together import together
 from radixray.errors import AbortedError, EngineError, GrammarError
 from radixray.protocol import (
@@ -21,6 +23,7 @@ from radixray.protocol import (
     TokenLogprob,
     Usage,
 )
+from radixray.tokenizer.tokenizer import Tokenizer
 
 
 async def generate(
@@ -28,10 +31,14 @@ async def generate(
     transcript: Transcript,
     queue: OpQueue,
     params: ResolvedParameters,
-    on_text: Callable[[str], None] | None,
+    feed: TextFeed | None,
 ) -> Gen:
-    """Continues the transcript; raises the transport's typed errors."""
+    """Continues the transcript; raises the transport's typed errors.
+
+    Where reasoning is told apart, the transcript goes on with the answer alone.
+    """
     prompt_ids = transcript.prompt_ids()
+    prompt = transcript.content.text
     request = GenerateRequest(
         request_id=new_request(queue),
         prompt_ids=prompt_ids,
@@ -40,24 +47,32 @@ async def generate(
         **params.request,
     )
     reading = params.reading
-    trimmed = reading is not None and reading.ends != ""
+    if feed is not None and params.reasoning is not None:
+        feed.split_by(ReasoningSplitter(params.reasoning, prompt))
     # What may yet be trimmed is shown when it is known.
-    output = await _collect(transport, request, None if trimmed else on_text)
-    # The token that ended the output is no part of it; a constraint may end it without one.
-    ends = {*transport.info.eos_token_ids, *params.sampling.stop_token_ids}
-    ids = output.token_ids
+    trimmed = reading is not None and reading.ends != ""
+    output = await _collect(transport, request, None if trimmed or feed is None else feed.push)
     cut = isinstance(output.stop_reason, str)
-    if output.finish_reason == "stop" and not cut and ids and ids[-1] in ends:
-        ids = ids[:-1]
-    if reading is None:
-        transcript.add_output(prompt_ids, ids, output.text, cut=cut)
-        return output
-    text = reading.trim(output.text)
-    transcript.add_output(prompt_ids, ids, text, cut=cut or text != output.text)
-    output = replace(output, text=text, value=reading.read(text))
-    if trimmed and on_text is not None:
-        on_text(text)
-    return output
+    text, ids = output.text, output.token_ids
+    if params.no_stop_trim and (stop := _stop_text(output, transport.tokenizer)):
+        text += stop
+    else:
+        # The token that ended the output is no part of it; a constraint may end it without one.
+        ends = {*transport.info.eos_token_ids, *params.sampling.stop_token_ids}
+        if output.finish_reason == "stop" and not cut and ids and ids[-1] in ends:
+            ids = ids[:-1]
+        if reading is not None:
+            text = reading.trim(text)
+            cut = cut or text != output.text
+    reasoning, answer = None, text
+    if params.reasoning is not None:
+        reasoning, answer = split(text, params.reasoning, prompt)
+    skip = len(text) - len(answer)
+    transcript.add_output(prompt_ids, ids, text, cut=cut, skip=skip)
+    value = answer if reading is None else reading.read(text)
+    if feed is not None:
+        feed.finish(text)
+    return replace(output, text=answer, reasoning=reasoning, value=value)
 
 
 async def samples(
@@ -65,7 +80,7 @@ async def samples(
     transcript: Transcript,
     queue: OpQueue,
     params: ResolvedParameters,
-    on_text: Callable[[str], None] | None,
+    feed: TextFeed | None,
 ) -> list[Gen]:
     """`n` independent continuations; the transcript goes on with the first, which is shown.
 
@@ -75,7 +90,7 @@ async def samples(
     copies = [transcript.copy() for _ in others]
     return await together(
         [
-            generate(transport, transcript, queue, first, on_text),
+            generate(transport, transcript, queue, first, feed),
             *(
                 generate(transport, copy, queue, other, None)
                 for copy, other in zip(copies, others, strict=True)
@@ -139,6 +154,13 @@ async def _collect(
         prompt_logprobs=prompt_logprobs,
         grammar=last.grammar,
     )
+
+
+def _stop_text(output: Gen, tokenizer: Tokenizer) -> str:
+    """How what ended the output reads; special tokens have no text."""
+    if isinstance(output.stop_reason, int):
+        return tokenizer.token_bytes[output.stop_reason].decode(errors="replace")
+    return output.stop_reason or ""
 
 
 def new_request(queue: OpQueue) -> str:

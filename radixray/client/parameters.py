@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from radixray.checks import check_int, check_number
+from radixray.client.reasoning import Delimiters, delimiters_of
 from radixray.client.typed import Reading, reading_of
 from radixray.errors import InvalidRequestError
 from radixray.protocol import (
@@ -23,17 +24,21 @@ from radixray.protocol import (
 SAMPLING = frozenset(field.name for field in msgspec.structs.fields(SamplingParams))
 CONSTRAINTS = frozenset(field.name for field in msgspec.structs.fields(Constraint))
 REQUEST = frozenset({"cache_salt", "fsm_debug", "jump_forward", "priority", "timeout_s"})
-LANGUAGE = frozenset({"dtype", "n", "type"})
-"""What the language makes of one or several requests."""
+OUTPUT = frozenset({"deadline", "no_stop_trim", "separate_reasoning"})
+"""What the language does with a request and its output."""
 
-RUN_DEFAULTS = SAMPLING | REQUEST
+LANGUAGE = OUTPUT | {"dtype", "n", "type"}
+"""What is no field of a request."""
+
+RUN_DEFAULTS = SAMPLING | REQUEST | OUTPUT
 """What may be set for a whole run; a generation's own parameters win."""
 
 MAX_SAMPLES = 128
+MAX_DEADLINE = 1e11
+"""Seconds since 1970: far off, but too small for milliseconds since then."""
 
 _REFUSED = {
     "stop_regex": "stops are texts, by stop=, or token ids, by stop_token_ids=",
-    "no_stop_trim": "the text of a stop is never part of an output",
     "structural_tag": "the constraints are " + ", ".join(sorted(CONSTRAINTS)),
     "choices_method": "use select(name, choices, method=...)",
     "max_new_tokens": "it is called max_tokens",
@@ -41,6 +46,9 @@ _REFUSED = {
     "top_logprobs_num": "use logprobs=N",
     "logprob_start_len": "use prompt_logprobs_from=N",
     "return_text_in_logprobs": "log-probabilities carry token ids",
+    "sampling_seed": "it is called seed",
+    "min_new_tokens": "it is called min_tokens",
+    "timeout": "use timeout_s=, or deadline= for a point in time",
 }
 """Parameters known elsewhere, and what there is instead."""
 
@@ -54,6 +62,7 @@ _TYPES = {
     "start_after": str,
     "fsm_debug": bool,
     "jump_forward": bool,
+    "no_stop_trim": bool,
 }
 _KINDS_OF_VALUE = {str: "a string", (list, tuple): "a list of strings", bool: "true or false"}
 _LANGUAGE_DEFAULTS = {"max_tokens": 128}
@@ -68,6 +77,9 @@ class ResolvedParameters(msgspec.Struct, frozen=True):
     n: int
     request: dict[str, Any]
     """Those of REQUEST that were given."""
+    reasoning: Delimiters | None = None
+    no_stop_trim: bool = False
+    deadline: float | None = None
 
 
 def check_parameters(params: Mapping[str, Any], *, constraints: bool = True) -> None:
@@ -97,6 +109,9 @@ def check_parameters(params: Mapping[str, Any], *, constraints: bool = True) -> 
         check_int("priority", params["priority"], -MAX_PRIORITY, MAX_PRIORITY)
     if params.get("timeout_s") is not None:
         check_number("timeout_s", params["timeout_s"], 0.0, MAX_TIMEOUT_S)
+    if params.get("deadline") is not None:
+        check_number("deadline", params["deadline"], 0.0, MAX_DEADLINE)
+    delimiters_of(params.get("separate_reasoning"))
     sampling_from({name: value for name, value in params.items() if name in SAMPLING})
 
 
@@ -120,6 +135,9 @@ def resolve(
         reading=reading,
         n=merged.get("n", 1),
         request={name: merged[name] for name in REQUEST if name in merged},
+        reasoning=delimiters_of(merged.get("separate_reasoning")),
+        no_stop_trim=merged.get("no_stop_trim", False),
+        deadline=merged.get("deadline"),
     )
 
 

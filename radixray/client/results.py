@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from radixray.constraint import GrammarReport
 from radixray.protocol import TokenLogprob, Usage
@@ -31,7 +31,9 @@ class Gen(_Text):
     """The result of a generation; as a string, its text.
 
     Attributes:
-        text: the output, without stop string and stop token.
+        text: the output, without stop string and stop token unless ``no_stop_trim`` keeps them, and
+            without the reasoning where ``separate_reasoning`` tells it apart.
+        reasoning: that reasoning; None where there is none, or nobody asked.
         value: what it reads as, where ``dtype`` or ``type`` asked for one; else the text.
         token_ids: all output tokens, stop token and stop string included.
         finish_reason: ``stop`` or ``length``.
@@ -50,6 +52,7 @@ class Gen(_Text):
     stop_reason: int | str | None
     usage: Usage
     request_id: str
+    reasoning: str | None = None
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob] | None = None
     grammar: GrammarReport | None = None
@@ -151,12 +154,15 @@ class StreamEvent:
     """A piece of a running program's output.
 
     Attributes:
+        kind: ``text`` that was generated or chosen, ``reasoning`` that ``separate_reasoning`` told
+            apart, or the ``result``, which comes last.
         var: the variable being generated; None in the last event.
         branch: the path of fork indices from the root; empty at the root.
         delta: text that came.
         result: the program's result, in the last event.
     """
 
+    kind: Literal["text", "reasoning", "result"] = "text"
     var: str | None = None
     branch: tuple[int, ...] = ()
     delta: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from radixray.actors.transport import Transport
 from radixray.client.op_queue import DeliveredCauses, OpQueue
@@ -57,12 +57,17 @@ class RunContext:
         self._queues.append(queue)
         return queue
 
-    def listener_of(self, name: str, branch: tuple[int, ...]) -> Callable[[str], None] | None:
+    def listener_of(
+        self,
+        name: str,
+        branch: tuple[int, ...],
+        kind: Literal["text", "reasoning"] = "text",
+    ) -> Callable[[str], None] | None:
         """What gets the text of variable `name` as it comes, or None."""
         listener = self.listener
         if listener is None:
             return None
-        return lambda delta: listener(StreamEvent(var=name, branch=branch, delta=delta))
+        return lambda delta: listener(StreamEvent(kind=kind, var=name, branch=branch, delta=delta))
 
     @property
     def cache_salt(self) -> str:

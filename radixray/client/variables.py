@@ -68,6 +68,14 @@ class Var(Expression):
         result = self.result
         return str(result if isinstance(result, Gen | Choice) else plain_value(result))
 
+    @property
+    def reasoning(self) -> str | None:
+        """What ``separate_reasoning`` told apart from the text; of samples, the first's."""
+        result = self.result
+        if isinstance(result, list) and result:
+            result = result[0]
+        return result.reasoning if isinstance(result, Gen) else None
+
     async def text_iter(self) -> AsyncGenerator[str, None]:
         """The text as it is generated, from its beginning; of other variables, in one piece.
 

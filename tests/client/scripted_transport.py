@@ -41,7 +41,7 @@ class ScriptedTransport:
         self.ended: list[str] = []
         self.live = 0
         self.reply = reply
-        self.score_reply: Callable[[ScoreRequest], list[list[float]] | Exception] = lambda r: [
+        self.score_reply: Callable[[ScoreRequest], Any] = lambda r: [
             [-float(i + 1)] * len(c) for i, c in enumerate(r.choices)
         ]
 
@@ -89,7 +89,9 @@ class ScriptedTransport:
     async def score(self, request: ScoreRequest) -> ScoreResult:
         self.requests.append(request)
         await asyncio.sleep(0)
-        logprobs = self.score_reply(request)
+        logprobs: Any = self.score_reply(request)
+        if inspect.isawaitable(logprobs):
+            logprobs = await logprobs
         if isinstance(logprobs, Exception):
             raise logprobs
         return ScoreResult(

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import asyncio
+import time
+from typing import Any
+
 import pytest
 from scripted_transport import ScriptedTransport
 
 import radixray as rr
 from radixray.client.expressions import Concat, Text
+from radixray.client.state import State
 
 
 @pytest.mark.parametrize(
@@ -89,3 +94,71 @@ async def test_a_run_seed_differs_in_each_branch(transport: ScriptedTransport) -
     assert seeds[0] == 7
     assert seeds.count(5) == 2
     assert len(set(seeds)) == 4
+
+
+async def test_no_stop_trim(state: State, transport: ScriptedTransport) -> None:
+    transport.reply = "one. two. three"
+    state += "a "
+    x = await state.gen("x", stop=". t", no_stop_trim=True)
+    assert (x.text, x.stop_reason, state.text()) == ("one. t", ". t", "a one. t")
+    (dot,) = transport.tokenizer.encode(".")
+    state += " "
+    y = await state.gen("y", stop_token_ids=[dot], no_stop_trim=True)
+    assert (y.text, y.stop_reason, state.text()) == ("one.", dot, "a one. t one.")
+    assert state.tokens()[-1] == dot
+    # The model's own end has no text, and is no part of the state.
+    z = await state.gen("z", no_stop_trim=True)
+    assert z.text == transport.reply
+    assert state.tokens()[-1] != transport.info.eos_token_ids[0]
+
+
+async def test_no_stop_trim_while_it_streams(state: State, transport: ScriptedTransport) -> None:
+    transport.reply = "one. two"
+    state += "a" + rr.gen("x", stop=".", no_stop_trim=True)
+    assert "".join([piece async for piece in state.text_iter("x")]) == "one."
+
+
+@pytest.mark.parametrize("late", [-1, 0.02])
+@pytest.mark.parametrize("what", ["gen", "samples", "select", "mask", "fork", "gen's own"])
+async def test_a_deadline_is_a_point_in_time(
+    transport: ScriptedTransport, what: str, late: float
+) -> None:
+    @rr.function
+    async def program(s: State, own: dict[str, Any]) -> None:
+        s += "a b c"
+        match what:
+            case "gen" | "gen's own":
+                await s.gen("x", **own)
+            case "samples":
+                await s.gen("x", n=2)
+            case "fork":
+                await s.fork(2).join()
+            case "select":
+                await s.select("x", ["a", "b"])
+            case "mask":
+                await s.select("x", ["a", "b"], mode="mask")
+
+    transport.reply = lambda request: asyncio.sleep(60, "a")
+    transport.score_reply = lambda request: asyncio.sleep(60)
+    given = {"deadline": time.time() + late}
+    own, run = (given, {}) if what == "gen's own" else ({}, given)
+    async with asyncio.timeout(10):
+        with pytest.raises((rr.ProgramError, ExceptionGroup)) as caught:
+            await program.run(own, transport=transport, **run)
+    error = caught.value
+    if isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error.__cause__, rr.DeadlineExceededError)
+    assert error.__cause__.param == "deadline"
+    assert transport.live == 0
+    assert bool(transport.requests) == (late > 0)
+
+
+async def test_in_time(transport: ScriptedTransport) -> None:
+    @rr.function
+    async def program(s: State) -> None:
+        s += "a" + rr.gen("x", deadline=time.time() + 60)
+
+    assert (await program.run(transport=transport))["x"] == " ok"
+    with pytest.raises(rr.InvalidRequestError):
+        await program.run(transport=transport, deadline=time.time() * 1000)

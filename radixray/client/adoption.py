@@ -25,6 +25,7 @@ def adopt(state: State, branch: State) -> Pending[None]:
     async def take_over() -> None:
         transcript = await branch._queue.result(settled.future)
         state._transcript.become(transcript, "".join(branch._said))
+        state._text.cut(branch._origin_length)
 
     pending = state._queue.submit("adopt", take_over)
     state._variables |= branch._variables.own()

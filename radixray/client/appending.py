@@ -57,10 +57,14 @@ def generate(state: State, part: GenExpression) -> Pending[Any]:
     """Queues a generation."""
     name = part.name or state._variables.free_name()
     params = resolve(part.params, state._run.defaults, state._branch)
-    feed = TextFeed(
-        state._run.listener_of(name, state._branch),
-        state._run.listener_of(name, state._branch, "reasoning"),
-    )
+    tell = state._run.listener_of(name, state._branch)
+
+    def push(piece: str) -> None:
+        state._text.push(piece)
+        if tell is not None:
+            tell(piece)
+
+    feed = TextFeed(push, state._run.listener_of(name, state._branch, "reasoning"))
 
     async def run() -> Gen | list[Gen]:
         ask = (state._run.transport, state._transcript, state._queue, params, feed)
@@ -70,6 +74,7 @@ def generate(state: State, part: GenExpression) -> Pending[Any]:
             else:
                 await commit(state)  # the samples share it
                 results = await ops.samples(*ask)
+        state._text.wrote(results[0].text)
         for result in results:
             state._count(result.usage)
         return results[0] if params.n == 1 else results
@@ -88,6 +93,7 @@ def choose(state: State, part: SelectExpression) -> Pending[Choice]:
             choice = await selecting.select(
                 state._run.transport, state._transcript, state._queue, part, salt, seed
             )
+        state._text.wrote(choice.text)
         state._count(choice.usage)
         if (listener := state._run.listener_of(name, state._branch)) is not None:
             listener(choice.text)

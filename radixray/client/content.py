@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from radixray.tokenizer.detokenizer import IncrementalDetokenizer
 from radixray.tokenizer.tokenizer import Tokenizer
 
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+"""How bytes read that are no character, or not yet."""
 
 
 class Content:
@@ -41,6 +42,11 @@ class Content:
     def text(self) -> str:
         """The whole text."""
         return self._text + self._loose
+
+    @property
+    def settled(self) -> str:
+        """Its part that no generation to come can change."""
+        return self._text
 
     def add_text(self, text: str, *, template: bool = False) -> None:
         """Appends text. A chat template writes its own beginning of text; else it is added."""
@@ -90,7 +96,7 @@ class Content:
         self._ids = [*prompt_ids, *token_ids[:kept]]
         # The rest of a token that the stop string cut is text again.
         self._tail = text[length:]
-        if cut or not (self._loose_ids or text.endswith(_REPLACEMENT)):
+        if cut or not (self._loose_ids or text.endswith(REPLACEMENT)):
             self._settle()
             self._text += text
         else:
@@ -100,12 +106,15 @@ class Content:
         """Appends the text of tokens that begin, or end, within a character."""
         detokenizer = IncrementalDetokenizer(self._tokenizer)
         ids = [*self._loose_ids, *token_ids]
-        whole = 0
+        whole, text = 0, ""
         for count, token_id in enumerate(ids, start=1):
-            self._text += detokenizer.push([token_id])
+            text += detokenizer.push([token_id])
             if not detokenizer.pending:
                 whole = count
-        self._loose_ids, self._loose = ids[whole:], detokenizer.finish()
+                self._text += text
+                text = ""
+        # A token may hold whole characters before the one it begins.
+        self._loose_ids, self._loose = ids[whole:], text + detokenizer.finish()
 
     def _settle(self) -> None:
         """Bytes of a character that text follows can no longer become one."""

@@ -48,6 +48,7 @@ class OpQueue:
         error: the failure, or None.
         request_id: the running operation's engine request; set by the operation.
         on_failure: called once when an operation fails.
+        on_change: called whenever an operation has ended.
     """
 
     def __init__(self, branch: tuple[int, ...], delivered: DeliveredCauses) -> None:
@@ -55,6 +56,7 @@ class OpQueue:
         self.error: ProgramError | None = None
         self.request_id: str | None = None
         self.on_failure: Callable[[], None] | None = None
+        self.on_change: Callable[[], None] | None = None
         self._delivered = delivered
         self._waiting: deque[_Op] = deque()
         self._running: _Op | None = None
@@ -88,6 +90,7 @@ class OpQueue:
             op.future.set_result(run())
         except Exception as error:
             self._fail(op, error)
+        self._changed()
         return Pending(self, op.future)
 
     def cancel(self) -> None:
@@ -103,6 +106,7 @@ class OpQueue:
         self._delivered.add(self.error)  # who cancels knows
         if self._task is not None:
             self._task.cancel()
+        self._changed()
 
     async def drained(self) -> None:
         """Returns when the queue is idle and its task has ended; never raises a failure."""
@@ -157,6 +161,7 @@ class OpQueue:
                         op.future.set_result(result)
                 finally:
                     self._running = None
+                    self._changed()
         finally:
             self._task = None
 
@@ -180,6 +185,10 @@ class OpQueue:
             waiting.future.set_exception(self._not_run(waiting))
         if self.on_failure is not None:
             self.on_failure()
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
     def _not_run(self, op: _Op) -> ProgramError:
         assert self.error is not None

@@ -64,14 +64,14 @@ async def generate(
         if reading is not None:
             text = reading.trim(text)
             cut = cut or text != output.text
+    if feed is not None:
+        feed.finish(text)
     reasoning, answer = None, text
     if params.reasoning is not None:
         reasoning, answer = split(text, params.reasoning, prompt)
     skip = len(text) - len(answer)
     transcript.add_output(prompt_ids, ids, text, cut=cut, skip=skip)
     value = answer if reading is None else reading.read(text)
-    if feed is not None:
-        feed.finish(text)
     return replace(output, text=answer, reasoning=reasoning, value=value)
 
 

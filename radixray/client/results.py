@@ -154,15 +154,16 @@ class StreamEvent:
     """A piece of a running program's output.
 
     Attributes:
-        kind: ``text`` that was generated or chosen, ``reasoning`` that ``separate_reasoning`` told
-            apart, or the ``result``, which comes last.
-        var: the variable being generated; None in the last event.
+        kind: ``text`` that was generated or chosen; ``reasoning`` that ``separate_reasoning`` told
+            apart; ``prompt``, which the program appended, with the template's markup; or the
+            ``result``, which comes last. A state's texts and prompts, in their order, are its text.
+        var: the variable of a text or a reasoning.
         branch: the path of fork indices from the root; empty at the root.
         delta: text that came.
         result: the program's result, in the last event.
     """
 
-    kind: Literal["text", "reasoning", "result"] = "text"
+    kind: Literal["text", "reasoning", "prompt", "result"] = "text"
     var: str | None = None
     branch: tuple[int, ...] = ()
     delta: str = ""

@@ -17,7 +17,7 @@ class RunContext:
     Attributes:
         transport: the way to the engine.
         defaults: parameters of generations that set none of their own.
-        listener: gets the text of generations as it comes, or None.
+        listener: gets the text of states as it comes, or None.
         delivered: the failures the program has been shown.
         usage: the sum over all requests of the run.
     """
@@ -68,6 +68,14 @@ class RunContext:
         if listener is None:
             return None
         return lambda delta: listener(StreamEvent(kind=kind, var=name, branch=branch, delta=delta))
+
+    def prompt_listener_of(self, branch: tuple[int, ...]) -> Callable[[str], None] | None:
+        """What gets the text that the program itself appends, or None."""
+        listener = self.listener
+        if listener is None or self._outer is not None:
+            # A called program's state has no path of its own to tell it from its caller's.
+            return None
+        return lambda delta: listener(StreamEvent(kind="prompt", branch=branch, delta=delta))
 
     @property
     def cache_salt(self) -> str:

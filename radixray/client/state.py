@@ -18,6 +18,7 @@ from radixray.client.op_queue import OpQueue, Pending
 from radixray.client.results import Choice, Gen
 from radixray.client.roles import Roles
 from radixray.client.run_context import RunContext
+from radixray.client.state_text import StateText
 from radixray.client.variable_table import Variables
 from radixray.client.variables import Var
 from radixray.errors import InvalidRequestError, NotReadyError, ProgramError
@@ -48,6 +49,10 @@ class State:
         self._calls: list[OpQueue] = []
         self._origin: int | None = None  # of a branch: messages that had ended at its fork
         self._said: list[str] = []  # since then
+        self._origin_length = 0  # of a branch: of the text it was forked with
+        self._text = StateText(
+            lambda: self._transcript.content, self._queue, run.prompt_listener_of(branch)
+        )
         self._usage = Usage()
         self._roles = Roles(self._queue, lambda: self._transcript, role)
 
@@ -155,9 +160,19 @@ class State:
         """The variable, or `default` where there is none."""
         return self._variables.get(name, default)
 
-    def text_iter(self, name: str) -> AsyncGenerator[str, None]:
-        """The variable's text as it comes, as `Var.text_iter`; raises KeyError as ``s[name]``."""
-        return self[name].text_iter()
+    def text_iter(self, name: str | None = None) -> AsyncGenerator[str, None]:
+        """A variable's text as it comes, as `Var.text_iter`, or without a name the whole text.
+
+        The whole text is that of `text`, from its beginning: what was appended, and generated
+        pieces as they come, until this state has nothing left to do. What is appended meanwhile
+        comes, too. Branches have texts of their own: of a joined fork comes what the join
+        appends, or what `adopt` takes over.
+
+        Raises:
+            KeyError: as ``s[name]``.
+            ProgramError: an operation failed; after what had come.
+        """
+        return self._text.read() if name is None else self[name].text_iter()
 
     def fork(self, n: int = 1, *, join: str = "gather", return_exceptions: bool = False) -> Forks:
         """Branches that go on from here, each on its own.
@@ -276,6 +291,8 @@ class State:
     async def _adopt(self, parent: OpQueue, point: Pending[Transcript]) -> None:
         self._transcript = (await parent.result(point.future)).copy()
         self._origin = self._transcript.complete_messages
+        self._origin_length = len(self._transcript.content.settled)
+        self._text.start_at_end()
         self._transcript.open_scope(self._said)
 
     def _snapshot(self) -> Transcript:

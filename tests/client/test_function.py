@@ -165,7 +165,11 @@ async def test_stream(transport: ScriptedTransport) -> None:
 
     transport.reply = " one two"
     events = [event async for event in program.stream(transport=transport)]
-    assert events[:2] == [StreamEvent(var="x", delta=" one"), StreamEvent(var="x", delta=" two")]
+    assert events[:3] == [
+        StreamEvent(kind="prompt", delta="a b"),
+        StreamEvent(var="x", delta=" one"),
+        StreamEvent(var="x", delta=" two"),
+    ]
     assert sorted(e.branch for e in events if e.var == "y") == [(0,), (1,)]
     assert events[-1].result is not None
     assert events[-1].result.value == "end"

@@ -170,7 +170,8 @@ async def test_streamed(transport: ScriptedTransport, typed: dict[str, Any]) -> 
         fork += rr.gen("x", separate_reasoning=True, **typed)
         return [piece async for piece in fork.text_iter("x")]
 
-    *events, last = [event async for event in program.stream(transport=transport)]
+    stream = program.stream(transport=transport)
+    *events, last = [event async for event in stream if event.kind != "prompt"]
     kinds = [event.kind for event in events]
     assert kinds == sorted(kinds)  # reasoning, then text
     told = {k: "".join(e.delta for e in events if e.kind == k) for k in ("reasoning", "text")}

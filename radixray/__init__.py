@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from radixray.client.forks import Forks
     from radixray.client.function import Function, function
+    from radixray.client.images import image
     from radixray.client.results import Choice, Gen, ProgramResult
     from radixray.client.retry import Retry
     from radixray.client.runtime import Runtime, attach, init, shutdown
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         RadixRayError,
         RateLimitError,
         TemplateError,
+        UnsupportedInputError,
         UnsupportedModelError,
     )
 
@@ -87,6 +89,7 @@ _HOME = {
     ),
     "radixray.client.forks": ("Forks",),
     "radixray.client.function": ("Function", "function"),
+    "radixray.client.images": ("image",),
     "radixray.client.results": ("Choice", "Gen", "ProgramResult"),
     "radixray.client.retry": ("Retry",),
     "radixray.client.runtime": ("Runtime", "attach", "init", "shutdown"),
@@ -111,6 +114,7 @@ _HOME = {
         "RadixRayError",
         "RateLimitError",
         "TemplateError",
+        "UnsupportedInputError",
         "UnsupportedModelError",
     ),
 }
@@ -144,6 +148,7 @@ __all__ = [
     "Runtime",
     "State",
     "TemplateError",
+    "UnsupportedInputError",
     "UnsupportedModelError",
     "assistant",
     "assistant_begin",
@@ -153,6 +158,7 @@ __all__ = [
     "gen",
     "gen_int",
     "gen_string",
+    "image",
     "init",
     "select",
     "separate_reasoning",

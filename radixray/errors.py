@@ -37,6 +37,10 @@ class InvalidRequestError(RadixRayError):
     """A parameter is unknown, of the wrong type, or outside its limits."""
 
 
+class UnsupportedInputError(InvalidRequestError):
+    """The model, or this installation, takes no input of this kind."""
+
+
 class ContextLengthError(InvalidRequestError):
     """The prompt, or prompt plus `max_tokens`, does not fit the context or the KV pool."""
 
@@ -208,6 +212,7 @@ WIRE_ERRORS: dict[str, type[RadixRayError]] = {
     for cls in (
         RadixRayError,
         InvalidRequestError,
+        UnsupportedInputError,
         ContextLengthError,
         ConstraintError,
         GrammarTooComplexError,

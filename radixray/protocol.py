@@ -19,6 +19,7 @@ from radixray.errors import (
     OverloadedError,
     RadixRayError,
 )
+from radixray.images import Image, check_images
 
 PROTOCOL_VERSION = 1
 
@@ -141,6 +142,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
         eos_token_ids: ids that end a generation.
         dtype: of the weights.
         max_queued_requests: waiting requests one model actor accepts.
+        image_placeholder: the text that stands for an image in a prompt; None where the model
+            takes no images.
     """
 
     name: str
@@ -150,6 +153,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...]
     dtype: str
     max_queued_requests: int
+    image_placeholder: str | None = None
 
     @property
     def max_sequence_tokens(self) -> int:
@@ -195,6 +199,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
             a token, it runs in batches of its own. When it begins, an empty Delta says so at once.
         emitted: go on from here instead of from the prompt's end; None for a new request. Deltas
             begin with what follows. The rest of the request, its seed included, must be as it was.
+        images: what the placeholders in the prompt stand for, in their order.
+        image_data: bytes of those images, by `sha256`; left out where they are known already.
     """
 
     request_id: str
@@ -209,6 +215,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     whole: bool = False
     attempt: int = 0
     emitted: Emitted | None = None
+    images: tuple[Image, ...] = ()
+    image_data: dict[str, bytes] = {}
 
     def validate(self, info: ModelInfo) -> None:
         """Raises InvalidRequestError or ContextLengthError, naming parameter and limit."""
@@ -224,6 +232,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
         _check_length(len(self.prompt_ids), self.sampling.max_tokens, info)
         if self.sampling.logit_bias:
             _check_token_range("logit_bias", list(self.sampling.logit_bias), info)
+        check_images(self.images, self.image_data, info.name, info.image_placeholder)
         if self.emitted is not None:
             self._check_emitted(self.emitted.token_ids, info)
 
@@ -250,7 +259,7 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True, tag="score"):
         request_id: unique among live requests.
         prompt_ids: at least one token id.
         choices: token ids of each continuation, each at least one.
-        cache_salt, attempt: as in GenerateRequest.
+        cache_salt, attempt, images, image_data: as in GenerateRequest.
     """
 
     request_id: str
@@ -258,6 +267,8 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True, tag="score"):
     choices: list[list[int]]
     cache_salt: str = ""
     attempt: int = 0
+    images: tuple[Image, ...] = ()
+    image_data: dict[str, bytes] = {}
 
     def validate(self, info: ModelInfo) -> None:
         """Raises InvalidRequestError or ContextLengthError, naming parameter and limit."""
@@ -269,6 +280,7 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True, tag="score"):
                 f"choices must hold 1 to {MAX_CHOICES} items, not {len(self.choices)}",
                 param="choices",
             )
+        check_images(self.images, self.image_data, info.name, info.image_placeholder)
         for choice in self.choices:
             if not choice:
                 raise InvalidRequestError("choices must not be empty strings", param="choices")

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import msgspec
@@ -35,6 +35,7 @@ from radixray.errors import (
     OverloadedError,
     RadixRayError,
 )
+from radixray.images import Image
 from radixray.namespaces import namespace_of
 from radixray.protocol import (
     Delta,
@@ -212,8 +213,8 @@ class EngineClient:
                 # The last report of a dead actor can arrive after we said that it is dead.
                 await asyncio.sleep(NEWS_S)
 
-    def _namespace(self, cache_salt: str) -> str:
-        return namespace_of(self._info.name, cache_salt)
+    def _namespace(self, cache_salt: str, images: Sequence[Image] = ()) -> str:
+        return namespace_of(self._info.name, cache_salt, images=[image.key for image in images])
 
     def _channel(self, actor: str) -> Channel:
         channel = self._channels.get(actor)
@@ -230,7 +231,9 @@ class EngineClient:
             return Placement(actor=self._names[0], matched=0, reason="only")
         tokens = np.array(tokens_of(request), np.int32).tobytes()
         message = encode_request(
-            PlaceRequest(request.request_id, self._namespace(request.cache_salt), tokens)
+            PlaceRequest(
+                request.request_id, self._namespace(request.cache_salt, request.images), tokens
+            )
         )
         answer: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
         if not self._to_place:

@@ -15,12 +15,14 @@ from radixray.client.expressions import (
     SelectExpression,
     Text,
 )
+from radixray.client.images import ImageExpression
 from radixray.client.op_queue import Pending
 from radixray.client.parameters import resolve, run_seed
 from radixray.client.results import Choice, Gen
 from radixray.client.text_feed import TextFeed
 from radixray.client.variables import Var
 from radixray.errors import InvalidRequestError
+from radixray.images import no_images_error
 
 if TYPE_CHECKING:
     from radixray.client.state import State
@@ -40,6 +42,8 @@ def append(state: State, expression: Expression) -> None:
                 state._queue.do("text", lambda text=part.text: state._transcript.add_text(text))
             case Var():
                 state._queue.submit(f"the value of {part.name!r}", partial(_add_var, state, part))
+            case ImageExpression():
+                state._queue.submit("image", partial(_add_image, state, part))
             case GenExpression():
                 generate(state, part)
             case SelectExpression():
@@ -115,6 +119,13 @@ async def commit(state: State) -> None:
             state._run.transport, state._transcript, state._queue, state._run.cache_salt
         )
     state._count(usage)
+
+
+async def _add_image(state: State, part: ImageExpression) -> None:
+    info = state._run.transport.info
+    if info.image_placeholder is None:
+        raise no_images_error(info.name, "image")
+    state._transcript.add_image(await part.load(), info.image_placeholder)
 
 
 async def _add_var(state: State, var: Var) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from radixray.client.content import Content
+from radixray.client.images import Picture
 from radixray.errors import TemplateError
 from radixray.tokenizer.chat_template import ChatTemplate
 
@@ -26,12 +27,14 @@ class _OpenMessage:
             generation needs it.
         footer: what closes it; None until then.
         start: where its text begins in the transcript's; from then on.
+        images: the `sha256` of those in it.
     """
 
     role: str
     unwritten: str = ""
     footer: str | None = None
     start: int = 0
+    images: tuple[str, ...] = ()
 
 
 class Transcript:
@@ -44,6 +47,7 @@ class Transcript:
         self._rendered = ""
         self._open: _OpenMessage | None = None
         self._scopes: list[list[str]] = []
+        self._pictures: list[Picture] = []
 
     def copy(self) -> Transcript:
         """An independent copy, in which no scope is open."""
@@ -51,6 +55,7 @@ class Transcript:
         other._messages = self._messages.copy()
         other._rendered = self._rendered
         other._open = replace(self._open) if self._open else None
+        other._pictures = self._pictures.copy()
         return other
 
     def become(self, other: Transcript, said: str) -> None:
@@ -59,6 +64,7 @@ class Transcript:
         copy = other.copy()
         self.content, self._messages = copy.content, copy._messages
         self._rendered, self._open = copy._rendered, copy._open
+        self._pictures = copy._pictures
 
     @property
     def complete_messages(self) -> int:
@@ -67,8 +73,7 @@ class Transcript:
 
     def messages(self) -> list[dict[str, Any]]:
         """The messages so far, the open one included."""
-        open_ = self._open
-        last = [] if open_ is None else [{"role": open_.role, "content": self._content_of(open_)}]
+        last = [] if self._open is None else [self._message_of(self._open)]
         return [dict(message) for message in self._messages] + last
 
     def open_role(self, role: str) -> None:
@@ -83,7 +88,7 @@ class Transcript:
         """
         message, self._open = self._open, None
         assert message is not None
-        self._messages.append({"role": message.role, "content": self._content_of(message)})
+        self._messages.append(self._message_of(message))
         rendered = self._template.render(self._messages, False)
         added = self._added(rendered)
         self.content.add_text(added if message.footer is None else message.footer, template=True)
@@ -101,6 +106,33 @@ class Transcript:
     def add_text(self, text: str) -> None:
         """Appends text, to the open message where there is one."""
         self._tell_scopes(text)
+        self._write(text)
+
+    def add_image(self, picture: Picture, placeholder: str) -> None:
+        """Appends an image, in place of which the prompt has `placeholder`.
+
+        Nothing is said by it: what a variable holds can be appended where the image is not.
+        """
+        self._pictures.append(picture)
+        if self._open is not None:
+            self._open.images += (picture.image.sha256,)
+        self._write(placeholder)
+
+    @property
+    def num_images(self) -> int:
+        """How many images it holds."""
+        return len(self._pictures)
+
+    def request_images(self) -> dict[str, Any]:
+        """The fields of a request that carry its images, the bytes of equal ones once."""
+        if not self._pictures:
+            return {}
+        return {
+            "images": tuple(picture.image for picture in self._pictures),
+            "image_data": {picture.image.sha256: picture.data for picture in self._pictures},
+        }
+
+    def _write(self, text: str) -> None:
         if self._open is None:
             self.content.add_text(text)
             return
@@ -139,6 +171,10 @@ class Transcript:
     def _tell_scopes(self, text: str) -> None:
         for scope in self._scopes:
             scope.append(text)
+
+    def _message_of(self, message: _OpenMessage) -> dict[str, Any]:
+        images = {"images": list(message.images)} if message.images else {}
+        return {"role": message.role, "content": self._content_of(message), **images}
 
     def _content_of(self, message: _OpenMessage) -> str:
         written = message.footer is not None

@@ -21,6 +21,11 @@ class Expression:
     def __radd__(self, other: str) -> Expression:
         return Concat((as_expression(other), self))
 
+    def __format__(self, spec: str) -> str:
+        raise InvalidRequestError(
+            f"{type(self).__name__} stands in an f-string, which holds only text; join it with +"
+        )
+
     def parts(self) -> Iterator[Expression]:
         """The expressions it is a concatenation of, in order."""
         yield self

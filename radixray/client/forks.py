@@ -135,7 +135,7 @@ class Forks(Sequence["State"]):
             ExceptionGroup: of the ProgramError of each failed branch; with ``first``, and with
                 ``best`` where they may fail, only when all did.
             InvalidRequestError: an unknown mode, ``best`` without key, or ``concat`` of branches
-                that began or ended messages.
+                that began or ended messages, or appended images.
         """
         if mode not in MODES:
             raise InvalidRequestError(
@@ -300,6 +300,10 @@ class Forks(Sequence["State"]):
         if any(branch._transcript.complete_messages != branch._origin for branch in fine):
             raise InvalidRequestError(
                 "concat joins text; these branches began or ended messages", param="mode"
+            )
+        if any(branch._transcript.num_images != branch._origin_images for branch in fine):
+            raise InvalidRequestError(
+                "concat joins text; these branches appended images", param="mode"
             )
         for branch in fine:
             self._parent += "".join(branch._said)

@@ -45,6 +45,7 @@ async def generate(
         sampling=params.sampling,
         constraint=params.constraint,
         **params.request,
+        **transcript.request_images(),
     )
     reading = params.reading
     if feed is not None and params.reasoning is not None:
@@ -111,6 +112,7 @@ async def commit(
         prompt_ids=ids,
         sampling=SamplingParams(max_tokens=0),
         cache_salt=cache_salt,
+        **transcript.request_images(),
     )
     return (await _collect(transport, request, None)).usage
 

@@ -55,6 +55,7 @@ async def _by_score(
         prompt_ids=prompt_ids,
         choices=ids,
         cache_salt=cache_salt,
+        **transcript.request_images(),
     )
     result = await _score(transport, request)
     logprobs, usage = result.logprobs, result.usage

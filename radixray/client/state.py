@@ -49,6 +49,7 @@ class State:
         self._calls: list[OpQueue] = []
         self._origin: int | None = None  # of a branch: messages that had ended at its fork
         self._said: list[str] = []  # since then
+        self._origin_images = 0
         self._origin_length = 0  # of a branch: of the text it was forked with
         self._text = StateText(
             lambda: self._transcript.content, self._queue, run.prompt_listener_of(branch)
@@ -291,6 +292,7 @@ class State:
     async def _adopt(self, parent: OpQueue, point: Pending[Transcript]) -> None:
         self._transcript = (await parent.result(point.future)).copy()
         self._origin = self._transcript.complete_messages
+        self._origin_images = self._transcript.num_images
         self._origin_length = len(self._transcript.content.settled)
         self._text.start_at_end()
         self._transcript.open_scope(self._said)

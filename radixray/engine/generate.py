@@ -90,7 +90,9 @@ class GenerateTask(TaskBase):
             reusable = max(0, min(reusable, first - 1))
         self._sequence = LiveSequence(
             request.request_id,
-            namespace_of(info.name, request.cache_salt),
+            namespace_of(
+                info.name, request.cache_salt, images=[image.key for image in request.images]
+            ),
             prompt,
             self,
             reusable=reusable,

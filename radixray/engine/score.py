@@ -23,6 +23,9 @@ class ScoreTask(TaskBase):
         self._choices = request.choices
         self._logprobs = [[0.0] * len(choice) for choice in request.choices]
         self._scored_by: dict[str, list[int]] = {}
+        namespace = namespace_of(
+            info.name, request.cache_salt, images=[image.key for image in request.images]
+        )
         bodies = [tuple(choice[:-1]) for choice in request.choices]
         last: tuple[int, ...] | None = None
         carrier = ""
@@ -34,7 +37,7 @@ class ScoreTask(TaskBase):
                 self.sequences.append(
                     LiveSequence(
                         carrier,
-                        namespace_of(info.name, request.cache_salt),
+                        namespace,
                         [*request.prompt_ids, *body],
                         self,
                         reusable=len(request.prompt_ids) - 1,

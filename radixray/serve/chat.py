@@ -41,11 +41,11 @@ from radixray.tokenizer.tokenizer import Tokenizer
 async def create_chat_completion(request: Request) -> Response:
     """The assistant's next message, `n` times."""
     body = parse(await read_body(request), ChatBody)
-    messages = template_messages(body.messages)
     tools = tool_use_of(body.tools, body.tool_choice, parallel=body.parallel_tool_calls)
     connection: Connection = request.app.state.connection
     transport = await connection.transport()
     check_model(body.model, transport.info)
+    messages = template_messages(body.messages, transport.info.name)
     job = make_job(
         body,
         [await chat_prompt(messages, tools, transport)],

@@ -8,6 +8,7 @@ from typing import Any
 
 from radixray.actors.transport import Transport
 from radixray.errors import ContextLengthError, InvalidRequestError, TemplateError
+from radixray.images import no_images_error
 from radixray.serve.openai_protocol import Message, SentToolCall
 from radixray.serve.tokenize import encode
 from radixray.serve.tool_calls import CLOSE, OPEN
@@ -23,18 +24,19 @@ To call a function, write its name and arguments as JSON between tags, one call 
 {close}"""
 
 
-def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
+def template_messages(messages: list[Message], model: str) -> list[dict[str, Any]]:
     """`messages` as chat templates expect them.
 
     Text parts are joined, a null content is empty, and ``developer``, OpenAI's newer word for
     ``system``, becomes that: open models' templates know only the older one.
 
     Raises:
-        InvalidRequestError: no message, or a part that is not text.
+        UnsupportedInputError: an image; `model` takes none.
+        InvalidRequestError: no message, or another part that is not text.
     """
     if not messages:
         raise InvalidRequestError("messages must hold at least one message", param="messages")
-    return [_template_message(i, message) for i, message in enumerate(messages)]
+    return [_template_message(i, message, model) for i, message in enumerate(messages)]
 
 
 async def chat_prompt(
@@ -93,9 +95,9 @@ def _with_calls_as_text(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": "\n".join(texts)}
 
 
-def _template_message(index: int, message: Message) -> dict[str, Any]:
+def _template_message(index: int, message: Message, model: str) -> dict[str, Any]:
     role = "system" if message.role == "developer" else message.role
-    result: dict[str, Any] = {"role": role, "content": _content(index, message)}
+    result: dict[str, Any] = {"role": role, "content": _content(index, message, model)}
     for name in ("name", "tool_call_id"):
         value = getattr(message, name)
         if value is not None:
@@ -115,12 +117,14 @@ def _template_call(call: SentToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _content(index: int, message: Message) -> str:
+def _content(index: int, message: Message, model: str) -> str:
     if not isinstance(message.content, list):
         return message.content or ""
     texts: list[str] = []
     for number, part in enumerate(message.content):
         param = f"messages[{index}].content[{number}]"
+        if part.type == "image_url":
+            raise no_images_error(model, param)
         if part.type != "text" or part.text is None:
             raise InvalidRequestError(
                 f"{param} of type {part.type!r} is not supported; only text is", param=param

@@ -27,6 +27,7 @@ from radixray.errors import (
     OverloadedError,
     RadixRayError,
     RateLimitError,
+    UnsupportedInputError,
 )
 from radixray.serve.openai_protocol import ErrorBody, ErrorDetail
 
@@ -49,6 +50,7 @@ class _Rule(NamedTuple):
 _RULES: dict[type[Exception], _Rule] = {
     ContextLengthError: _Rule(400, "invalid_request_error", "context_length_exceeded"),
     GrammarTooComplexError: _Rule(400, "invalid_request_error", "grammar_too_complex"),
+    UnsupportedInputError: _Rule(400, "invalid_request_error", "unsupported_input"),
     ConstraintError: _Rule(400, "invalid_request_error", "invalid_constraint"),
     InvalidRequestError: _Rule(400, "invalid_request_error", None),
     ModelNotFoundError: _Rule(404, "invalid_request_error", "model_not_found"),

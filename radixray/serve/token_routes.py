@@ -58,7 +58,9 @@ async def tokenize(request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give one of prompt and messages", param="prompt")
     if body.messages is not None:
-        ids = await chat_prompt(template_messages(body.messages), None, transport)
+        ids = await chat_prompt(
+            template_messages(body.messages, transport.info.name), None, transport
+        )
     else:
         text, special = body.prompt or "", body.add_special_tokens
         ids = await encode(transport, text, add_special_tokens=special)

@@ -252,6 +252,23 @@ async def test_bad_messages(
     assert transport.requests == []
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_image_names_the_model_that_takes_none(
+    http: aiohttp.ClientSession, transport: FakeTransport, stream: bool
+) -> None:
+    parts = [
+        {"type": "text", "text": "What is this?"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}},
+    ]
+    messages = [{"role": "system", "content": "x"}, {"role": "user", "content": parts}]
+    body = {"model": MODEL, "messages": messages, "stream": stream}
+    message = await refused(http, "/v1/chat/completions", body, "messages[1].content[1]")
+    assert f"'{MODEL}' takes no images" in message
+    async with http.post("/v1/chat/completions", json=body) as response:
+        assert (await response.json())["error"]["code"] == "unsupported_input"
+    assert transport.requests == []
+
+
 @both_routes
 @pytest.mark.parametrize("missing", ["model", "prompt"])
 async def test_missing(http: aiohttp.ClientSession, route: str, missing: str) -> None:

@@ -1,0 +1,146 @@
+"""The language's own offers over real Ray: images refused, reasoning, races, deadlines."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import time
+from collections import defaultdict
+from typing import Any
+
+import msgspec
+import PIL.Image
+import pytest
+
+import radixray as rr
+from radixray.actors.channel import Channel
+from radixray.images import Image
+from radixray.protocol import GenerateRequest, ScoreRequest
+
+
+def png() -> bytes:
+    buffer = io.BytesIO()
+    PIL.Image.new("RGB", (2, 2), "red").save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+async def test_a_model_without_eyes_says_so(runtime: Any, settled: Any) -> None:
+    @rr.function
+    async def look(s: rr.State, data: bytes) -> None:
+        s += rr.user("What is this? " + rr.image(data)) + rr.assistant(rr.gen("x"))
+
+    model = (await runtime.transport()).info.name
+    for run in (look.run(png()), look.remote(png())):
+        with pytest.raises(rr.ProgramError) as caught:
+            await run
+        # A task's error is Ray's own and the program's at once; the latter is its `cause`.
+        cause = getattr(caught.value, "cause", caught.value).__cause__
+        assert type(cause) is rr.UnsupportedInputError
+        assert cause.param == "image" and repr(model) in cause.message
+    await settled()
+
+
+@pytest.mark.parametrize("kind", ["generate", "score"])
+async def test_an_engine_without_eyes_says_so_itself(runtime: Any, settled: Any, kind: str) -> None:
+    """Past the caller's own checks, on the wire: the bytes travel, and the error comes back."""
+    transport = await runtime.transport()
+    data = png()
+    image = Image(hashlib.sha256(data).hexdigest(), "png", 2, 2)
+    request: Any = (
+        GenerateRequest(request_id="see", prompt_ids=[1, 2])
+        if kind == "generate"
+        else ScoreRequest(request_id="see", prompt_ids=[1, 2], choices=[[3]])
+    )
+    request = msgspec.structs.replace(
+        request, images=(image, image), image_data={image.sha256: data}
+    )
+    with pytest.raises(rr.UnsupportedInputError) as direct:
+        _ = [delta async for delta in transport.generate(request)]
+    with pytest.raises(rr.UnsupportedInputError) as caught:
+        _ = [delta async for delta in transport._run(request)]
+    for error in (direct.value, caught.value):
+        assert error.param == "images" and repr(transport.info.name) in error.message
+    assert all(isinstance(channel, Channel) for channel in transport._channels.values())
+    await settled()
+
+
+@rr.function
+async def think(s: rr.State) -> rr.Gen:
+    s += rr.user("Is water wet?")
+    with s.assistant():
+        return await s.gen(
+            "x",
+            regex=r"<think>\n[a-z ]{5,30}\n</think>\n\n(Yes|No), [a-z]{3,8}\.",
+            separate_reasoning=True,
+            max_tokens=60,
+            seed=5,
+        )
+
+
+async def test_reasoning_is_told_apart_while_it_streams(
+    runtime: Any, settled: Any, hf_tokenizer: Any
+) -> None:
+    told: dict[str, str] = defaultdict(str)
+    pieces: dict[str, int] = defaultdict(int)
+    result = None
+    async for event in think.stream():
+        told[event.kind] += event.delta
+        pieces[event.kind] += 1
+        result = event.result
+    assert result is not None
+    gen = result["x"]
+    assert gen.grammar is not None and gen.grammar.complete
+    assert told["reasoning"] == gen.reasoning != ""
+    assert told["text"] == gen.text and gen.text.startswith(("Yes, ", "No, "))
+    assert pieces["reasoning"] > 1
+    assert result.messages()[-1] == {"role": "assistant", "content": gen.text}
+    assert "think" not in result.text()
+    assert hf_tokenizer.decode(result.tokens()) == result.text()
+    await settled()
+
+
+async def test_the_whole_text_as_it_comes(runtime: Any, settled: Any) -> None:
+    @rr.function
+    async def program(s: rr.State) -> list[str]:
+        s += rr.system("Be brief.") + rr.user("Name a colour.")
+        s += rr.assistant("It is" + rr.gen("x", max_tokens=8, temperature=0)) + rr.user("Why?")
+        return [piece async for piece in s.text_iter()]
+
+    result = await program.run()
+    assert "".join(result.value) == result.text()
+    assert len(result.value) > 3
+    told = [event async for event in program.stream()]
+    assert "".join(event.delta for event in told) == result.text()
+    await settled()
+
+
+async def test_a_race_ends_what_lost(runtime: Any, settled: Any) -> None:
+    @rr.function
+    async def program(s: rr.State) -> str:
+        s += "Once upon a time there was a king who"
+        async with s.fork(3, join="first") as forks:
+            forks[0] += rr.gen("x", max_tokens=10**6)  # more than the context holds
+            forks[1] += rr.gen("x", max_tokens=3000, ignore_eos=True)
+            forks[2] += rr.gen("x", max_tokens=3)
+        assert isinstance(forks[0].error.__cause__, rr.ContextLengthError)
+        assert isinstance(forks[1].error.__cause__, rr.AbortedError)
+        return forks[2].text()
+
+    before = await settled()
+    result = await program.run()
+    assert result.value.endswith(str(result["x"]))
+    after = await settled()
+    made = sum(after[name].generated_tokens - before[name].generated_tokens for name in after)
+    assert made < 2000
+
+
+async def test_a_deadline_of_the_run_reaches_the_engine(runtime: Any, settled: Any) -> None:
+    @rr.function
+    async def program(s: rr.State) -> None:
+        s += "Count: one, two"
+        await s.gen("x", max_tokens=3000, ignore_eos=True)
+
+    with pytest.raises(rr.ProgramError) as caught:
+        await program.run(deadline=time.time() + 0.5)
+    assert isinstance(caught.value.__cause__, rr.DeadlineExceededError)
+    await settled()

@@ -171,6 +171,7 @@ class ProgramError(RadixRayError):
         op: the operation, e.g. ``gen('answer')``.
         branch: the path of fork indices from the root, e.g. ``(2, 0)``; empty at the root.
         request_id: the engine's request, or None when none was sent.
+        line: file and line of the program that appended the operation, or None.
     """
 
     def __init__(
@@ -181,17 +182,17 @@ class ProgramError(RadixRayError):
         op: str = "",
         branch: tuple[int, ...] = (),
         request_id: str | None = None,
+        line: tuple[str, int] | None = None,
     ) -> None:
         super().__init__(message, param=param)
+        self.line = line
         self.op = op
         self.branch = branch
         self.request_id = request_id
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (
-            _rebuild_program_error,
-            (self.message, self.param, self.op, self.branch, self.request_id, self.__cause__),
-        )
+        state = (self.op, self.branch, self.request_id, self.line, self.__cause__)
+        return (_rebuild_program_error, (self.message, self.param, *state))
 
 
 def _rebuild_program_error(
@@ -200,9 +201,12 @@ def _rebuild_program_error(
     op: str,
     branch: tuple[int, ...],
     request_id: str | None,
+    line: tuple[str, int] | None,
     cause: BaseException | None,
 ) -> ProgramError:
-    error = ProgramError(message, param=param, op=op, branch=branch, request_id=request_id)
+    error = ProgramError(
+        message, param=param, op=op, branch=branch, request_id=request_id, line=line
+    )
     error.__cause__ = cause
     return error
 

@@ -83,12 +83,16 @@ def generate(state: State, part: GenExpression) -> Pending[Any]:
             state._count(result.usage)
         return results[0] if params.n == 1 else results
 
-    return fill(state, name, state._queue.submit(f"gen({name!r})", run), feed)
+    pending = state._queue.submit(f"gen({name!r})", run)
+    if part.params.get("list_append"):
+        return _add_to_list(state, name, pending)
+    return fill(state, name, pending, feed)
 
 
 def choose(state: State, part: SelectExpression) -> Pending[Choice]:
     """Queues a selection."""
     name = part.name or state._variables.free_name()
+    label = f"select({name!r})" if part.appends else "score"
     salt = state._run.cache_salt if part.cache_salt is None else part.cache_salt
     seed = run_seed(state._run.defaults, state._branch) if part.seed is None else part.seed
 
@@ -97,18 +101,39 @@ def choose(state: State, part: SelectExpression) -> Pending[Choice]:
             choice = await selecting.select(
                 state._run.transport, state._transcript, state._queue, part, salt, seed
             )
-        state._text.wrote(choice.text)
         state._count(choice.usage)
+        if not part.appends:
+            return choice
+        state._text.wrote(choice.text)
         if (listener := state._run.listener_of(name, state._branch)) is not None:
             listener(choice.text)
         return choice
 
-    return fill(state, name, state._queue.submit(f"select({name!r})", run))
+    pending = state._queue.submit(label, run)
+    if not part.appends:
+        return pending
+    return (_add_to_list if part.list_append else fill)(state, name, pending)
 
 
 def fill(state: State, name: str, pending: Pending[V], feed: TextFeed | None = None) -> Pending[V]:
     """`name` is the variable that gets the operation's result."""
     state._variables[name] = Var(name, state._queue, pending.future, feed=feed)
+    return pending
+
+
+def _add_to_list(state: State, name: str, pending: Pending[V]) -> Pending[V]:
+    """Variable `name` is the list it was, and the operation's result."""
+    earlier = state._variables.get(name)
+
+    def longer() -> list[Any]:
+        items = [] if earlier is None else earlier.result
+        if not isinstance(items, list):
+            raise InvalidRequestError(
+                f"list_append: variable {name!r} is {items!r:.80}, no list", param="list_append"
+            )
+        return [*items, pending.future.result()]
+
+    fill(state, name, state._queue.do(f"list_append to {name!r}", longer))
     return pending
 
 

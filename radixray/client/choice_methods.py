@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from radixray.errors import InvalidRequestError
 
 METHODS = (
     "token_length_normalized",
@@ -16,6 +19,48 @@ METHODS = (
 """Values of `method` of `select`, the default first."""
 
 Logprobs = Sequence[Sequence[float]]
+
+Method = str | Callable[..., Sequence[float]]
+"""One of METHODS, or a function from the log-probabilities to a score for each choice. One with the
+attribute ``unconditional = True`` gets those without the prompt, too, as a second argument."""
+
+
+def check_method(method: object) -> None:
+    """Raises InvalidRequestError: neither one of METHODS nor a function."""
+    if not callable(method) and method not in METHODS:
+        raise InvalidRequestError(
+            f"method must be one of {', '.join(METHODS)}, or a function, not {method!r:.80}",
+            param="method",
+        )
+
+
+def needs_unconditional(method: Method) -> bool:
+    """Whether a method looks at the log-probabilities without the prompt."""
+    if isinstance(method, str):
+        return method == "unconditional_likelihood_normalized"
+    return bool(getattr(method, "unconditional", False))
+
+
+def scores_of(method: Method, logprobs: Logprobs, unconditional: Logprobs | None) -> list[float]:
+    """The score of each choice.
+
+    Raises:
+        InvalidRequestError: a function of the caller's gave something else.
+    """
+    if isinstance(method, str):
+        if unconditional is not None:
+            return unconditional_scores(logprobs, unconditional)
+        return mean_scores(logprobs)
+    scores: Any = method(logprobs) if unconditional is None else method(logprobs, unconditional)
+    try:
+        scores = [float(score) for score in scores]
+    except (TypeError, ValueError):
+        scores = []
+    if len(scores) != len(logprobs) or any(map(math.isnan, scores)):
+        raise InvalidRequestError(
+            f"method must give {len(logprobs)} numbers, one for each choice", param="method"
+        )
+    return scores
 
 
 def mean_scores(logprobs: Logprobs) -> list[float]:

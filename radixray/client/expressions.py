@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from radixray.client.choice_methods import METHODS
+from radixray.client.choice_methods import METHODS, Method, check_method
 from radixray.client.parameters import check_parameters
 from radixray.errors import InvalidRequestError
 
@@ -63,11 +63,13 @@ class SelectExpression(Expression):
 
     name: str | None
     choices: tuple[str, ...]
-    method: str = METHODS[0]
+    method: Method = METHODS[0]
     temperature: float = 0.0
     mode: str = "score"
     seed: int | None = None
     cache_salt: str | None = None
+    list_append: bool = False
+    appends: bool = True
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ def gen(name: str | None = None, **params: Any) -> GenExpression:
             ``separate_reasoning=`` true, or the two texts that begin and end a model's reasoning:
             the text is then the answer alone, and the result's `reasoning` the rest.
             ``no_stop_trim=`` true keeps the stop string, or the text of the stop token.
+            ``list_append=`` true adds the result to the list that is variable `name`.
             ``deadline=`` is the point in time, in seconds as `time.time`, at which it fails with
             DeadlineExceededError.
 
@@ -110,6 +113,7 @@ def gen(name: str | None = None, **params: Any) -> GenExpression:
     """
     check_name(name)
     check_parameters(params)
+    check_list_append(name, params.get("list_append"))
     return GenExpression(name, MappingProxyType(dict(params)))
 
 
@@ -127,11 +131,12 @@ def select(
     name: str | None,
     choices: Sequence[str],
     *,
-    method: str = METHODS[0],
+    method: Method = METHODS[0],
     temperature: float = 0.0,
     mode: str = "score",
     seed: int | None = None,
     cache_salt: str | None = None,
+    list_append: bool = False,
 ) -> SelectExpression:
     """One of `choices`, by their likelihood after the text so far.
 
@@ -141,18 +146,19 @@ def select(
         method: ``token_length_normalized`` takes the highest mean log-probability of a token;
             ``greedy_token_selection`` what greedy decoding would spell;
             ``unconditional_likelihood_normalized`` the highest mean, less what each token's
-            log-probability is without the text so far.
+            log-probability is without the text so far. Or a function of your own, `Method`.
         temperature: 0 takes the best; else one is drawn by the scores' softmax at it.
         mode: ``score`` reads all choices; ``mask`` generates, held to the choices, which reads
             none and gives no scores.
         seed: of what is drawn; by default the run's, if it has one.
-        cache_salt: as for `gen`.
+        cache_salt, list_append: as for `gen`.
 
     Raises:
         InvalidRequestError: `choices` is not a sequence of such texts, another argument is not
             one of these, or they do not go together.
     """
     check_name(name)
+    check_list_append(name, list_append)
     check_parameters({"cache_salt": cache_salt, "temperature": temperature, "seed": seed})
     if isinstance(choices, str) or not all(isinstance(c, str) and c for c in choices):
         raise InvalidRequestError(
@@ -161,10 +167,7 @@ def select(
         )
     if not choices:
         raise InvalidRequestError("choices must hold at least one text", param="choices")
-    if method not in METHODS:
-        raise InvalidRequestError(
-            f"method must be one of {', '.join(METHODS)}, not {method!r:.80}", param="method"
-        )
+    check_method(method)
     if mode not in ("score", "mask"):
         raise InvalidRequestError(f"mode must be 'score' or 'mask', not {mode!r:.80}", param="mode")
     if mode == "mask" and method != METHODS[0]:
@@ -174,7 +177,9 @@ def select(
             "greedy_token_selection has no scores to draw by; leave temperature at 0",
             param="temperature",
         )
-    return SelectExpression(name, tuple(choices), method, temperature, mode, seed, cache_salt)
+    return SelectExpression(
+        name, tuple(choices), method, temperature, mode, seed, cache_salt, list_append
+    )
 
 
 def separate_reasoning(
@@ -286,6 +291,16 @@ def _with_reasoning(part: Expression, delimiters: tuple[str, str]) -> Expression
 
 def _changes(old: Sequence[Expression], new: Sequence[Expression]) -> bool:
     return any(after is not before for before, after in zip(old, new, strict=True))
+
+
+def check_list_append(name: str | None, value: object) -> None:
+    """Raises InvalidRequestError: not true or false, or true without a name."""
+    if value is not None and not isinstance(value, bool):
+        raise InvalidRequestError(
+            f"list_append must be true or false, not {value!r:.80}", param="list_append"
+        )
+    if value and name is None:
+        raise InvalidRequestError("list_append needs the name of the list", param="list_append")
 
 
 def check_name(name: object) -> None:

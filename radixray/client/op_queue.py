@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from radixray.client.program_line import in_short, program_line
 from radixray.errors import AbortedError, ProgramError
 
 T = TypeVar("T")
@@ -18,6 +19,7 @@ class _Op:
     label: str
     run: Callable[[], Any]
     future: asyncio.Future[Any]
+    line: tuple[str, int] | None = None
 
 
 class DeliveredCauses:
@@ -137,7 +139,7 @@ class OpQueue:
         future = asyncio.get_running_loop().create_future()
         # Failures are reported by `raise_undelivered`, not by asyncio's log.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return _Op(label, run, future)
+        return _Op(label, run, future, program_line())
 
     def _enqueue(self, op: _Op) -> None:
         self._waiting.append(op)
@@ -172,10 +174,11 @@ class OpQueue:
         cause = error.__cause__ if isinstance(error, ProgramError) else error
         where = f" in branch {self.branch}" if self.branch else ""
         self.error = ProgramError(
-            f"{op.label} failed{where}: {cause}",
+            f"{op.label} failed{where}: {cause}{in_short(op.line)}",
             op=op.label,
             branch=self.branch,
             request_id=self.request_id,
+            line=op.line,
         )
         self.error.__cause__ = cause
         if not op.future.done():
@@ -193,7 +196,10 @@ class OpQueue:
     def _not_run(self, op: _Op) -> ProgramError:
         assert self.error is not None
         error = ProgramError(
-            f"{op.label} was not run: {self.error.message}", op=op.label, branch=self.branch
+            f"{op.label} was not run: {self.error.message}",
+            op=op.label,
+            branch=self.branch,
+            line=op.line,
         )
         error.__cause__ = self.error.__cause__
         return error

@@ -27,7 +27,7 @@ REQUEST = frozenset({"cache_salt", "fsm_debug", "jump_forward", "priority", "tim
 OUTPUT = frozenset({"deadline", "no_stop_trim", "separate_reasoning"})
 """What the language does with a request and its output."""
 
-LANGUAGE = OUTPUT | {"dtype", "n", "type"}
+LANGUAGE = OUTPUT | {"dtype", "list_append", "n", "type"}
 """What is no field of a request."""
 
 RUN_DEFAULTS = SAMPLING | REQUEST | OUTPUT
@@ -105,6 +105,8 @@ def check_parameters(params: Mapping[str, Any], *, constraints: bool = True) -> 
     _constraint(params, reading_of(params))
     if params.get("n") is not None:
         check_int("n", params["n"], 1, MAX_SAMPLES)
+        if params["n"] > 1 and params.get("list_append"):
+            raise InvalidRequestError("n and list_append are in conflict", param="n")
     if params.get("priority") is not None:
         check_int("priority", params["priority"], -MAX_PRIORITY, MAX_PRIORITY)
     if params.get("timeout_s") is not None:

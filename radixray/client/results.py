@@ -97,12 +97,12 @@ class Choice(_Text):
 
 
 def plain_value(result: Any) -> Any:
-    """The value of a result, or those of a list of samples; anything else is its own value."""
+    """The value of a result, or those of a list of them; anything else is its own value."""
     if isinstance(result, Gen | Choice):
         return result.value
     if isinstance(result, ProgramResult):
         return result.value
-    if type(result) is list and result and all(isinstance(item, Gen) for item in result):
+    if type(result) is list and result and all(isinstance(item, Gen | Choice) for item in result):
         return [item.value for item in result]
     return result
 

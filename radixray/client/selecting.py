@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Sequence
 
 from radixray.actors.transport import Transport
@@ -10,9 +11,9 @@ from radixray.client import ops
 from radixray.client.chat import Transcript
 from radixray.client.choice_methods import (
     greedy_choice,
-    mean_scores,
+    needs_unconditional,
     probabilities,
-    unconditional_scores,
+    scores_of,
 )
 from radixray.client.expressions import SelectExpression
 from radixray.client.op_queue import OpQueue
@@ -22,6 +23,11 @@ from radixray.client.together import together
 from radixray.constraint import Constraint
 from radixray.errors import OutputError
 from radixray.protocol import SamplingParams, ScoreRequest, ScoreResult, Usage
+
+_SPACE = (
+    "select after a text that ends with a space: models seldom see words without the space before "
+    "them, so all choices look unlikely; move it to the beginning of each choice"
+)
 
 
 async def select(
@@ -49,6 +55,8 @@ async def _by_score(
     # Each choice is tokenised on its own after the same prompt tokens, so that all are scored on
     # exactly their own text.
     prompt_ids = transcript.prompt_ids()
+    if transcript.content.text.endswith(" ") and not any(c[0].isspace() for c in asked.choices):
+        warnings.warn(_SPACE, stacklevel=2)
     ids = [transport.tokenizer.encode(choice) for choice in asked.choices]
     request = ScoreRequest(
         request_id=ops.new_request(queue),
@@ -59,12 +67,11 @@ async def _by_score(
     )
     result = await _score(transport, request)
     logprobs, usage = result.logprobs, result.usage
-    scores = mean_scores(logprobs)
     unconditional: list[list[float]] | None = None
-    if asked.method == "unconditional_likelihood_normalized":
+    if needs_unconditional(asked.method):
         unconditional, alone = await _unconditional(transport, queue, ids, cache_salt)
-        scores = unconditional_scores(logprobs, unconditional)
         usage += alone
+    scores = scores_of(asked.method, logprobs, unconditional)
     chances = probabilities(scores, asked.temperature or 1.0)
     if asked.method == "greedy_token_selection":
         best = greedy_choice(logprobs)
@@ -72,7 +79,8 @@ async def _by_score(
         (best,) = random.Random(seed).choices(range(len(ids)), chances)
     else:
         best = max(range(len(ids)), key=scores.__getitem__)
-    transcript.add_output(prompt_ids, ids[best], asked.choices[best])
+    if asked.appends:
+        transcript.add_output(prompt_ids, ids[best], asked.choices[best])
     return Choice(
         text=asked.choices[best],
         index=best,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from radixray.client import expressions
 from radixray.client.appending import append, choose, commit, fill, generate
 from radixray.client.chat import Transcript
-from radixray.client.choice_methods import METHODS
+from radixray.client.choice_methods import METHODS, Method
 from radixray.client.content import Content
 from radixray.client.expressions import Expression, as_expression
 from radixray.client.forks import SCOPE_MODES, Forks
@@ -85,11 +86,12 @@ class State:
         name: str | None,
         choices: Sequence[str],
         *,
-        method: str = METHODS[0],
+        method: Method = METHODS[0],
         temperature: float = 0.0,
         mode: str = "score",
         seed: int | None = None,
         cache_salt: str | None = None,
+        list_append: bool = False,
     ) -> Pending[Choice]:
         """Appends one of the choices; await it for the result. As `radixray.select`.
 
@@ -106,8 +108,28 @@ class State:
                 mode=mode,
                 seed=seed,
                 cache_salt=cache_salt,
+                list_append=list_append,
             ),
         )
+
+    def score(
+        self,
+        choices: Sequence[str],
+        *,
+        method: Method = METHODS[0],
+        temperature: float = 0.0,
+        cache_salt: str | None = None,
+    ) -> Pending[Choice]:
+        """As `select`, but appends nothing, and fills no variable: how likely each choice is.
+
+        Raises:
+            InvalidRequestError: as `radixray.select`.
+            ProgramError: when awaited: the scoring failed.
+        """
+        asked = expressions.select(
+            None, choices, method=method, temperature=temperature, cache_salt=cache_salt
+        )
+        return choose(self, replace(asked, appends=False))
 
     def system(self) -> AbstractContextManager[None]:
         """What is appended inside is one system message."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 import time
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 import PIL.Image
 import pytest
+import ray
 
 import radixray as rr
 from radixray.actors.channel import Channel
@@ -143,4 +145,99 @@ async def test_a_deadline_of_the_run_reaches_the_engine(runtime: Any, settled: A
     with pytest.raises(rr.ProgramError) as caught:
         await program.run(deadline=time.time() + 0.5)
     assert isinstance(caught.value.__cause__, rr.DeadlineExceededError)
+    await settled()
+
+
+async def test_scores_follow_the_prompt(runtime: Any, settled: Any) -> None:
+    @rr.function
+    async def mood(s: rr.State, text: str) -> list[float]:
+        s += text
+        return (await s.score([" wonderful", " terrible"])).scores
+
+    good = (await mood.run("The food was fresh and everybody smiled. The evening was")).value
+    bad = (await mood.run("The food was rotten and everybody was ill. The evening was")).value
+    assert good[0] - good[1] > bad[0] - bad[1] + 0.5
+    await settled()
+
+
+async def test_log_probabilities_keep_the_cache(runtime: Any, settled: Any) -> None:
+    @rr.function
+    async def program(s: rr.State) -> Any:
+        s += (
+            "The harbour council met again on the first Monday of the month, as it always did. " * 4
+        )
+        await s.gen("x", max_tokens=1)
+        with_logprobs = await s.gen("y", max_tokens=2, logprobs=1, ignore_eos=True)
+        return with_logprobs, await s.score([f" number {n}" for n in range(100)])
+
+    gen, scored = (await program.run()).value
+    assert gen.usage.cached > 0.9 * gen.usage.prompt
+    assert [token.token_id for token in gen.logprobs] == gen.token_ids
+    assert all(token.logprob <= 0 for token in gen.logprobs)
+    assert len(scored.scores) == 100
+    assert scored.usage.cached > 0.9 * scored.usage.prompt
+    await settled()
+
+
+async def test_usage_is_what_the_engine_counted(runtime: Any, settled: Any) -> None:
+    @rr.function
+    async def program(s: rr.State) -> None:
+        s += "Seven ships came in on the tide, and all of them were empty but for one. " * 3
+        async with s.fork(3) as forks:
+            forks += lambda i: f"Ship {i}:" + rr.gen("x", max_tokens=4)
+        s += rr.gen("y", max_tokens=4)
+
+    before = await settled()
+    usage = (await program.run()).usage
+    after = await settled()
+
+    def counted(field: str) -> int:
+        return sum(getattr(after[name], field) - getattr(before[name], field) for name in after)
+
+    assert usage.completion == counted("generated_tokens") > 0
+    assert usage.cached == counted("cached_tokens") > 0
+
+
+async def test_the_running_batch_reaches_its_cap(runtime: Any, settled: Any) -> None:
+    @rr.function
+    async def count(s: rr.State, n: int) -> None:
+        s += f"Count on from {n}:" + rr.gen("x", max_tokens=60, ignore_eos=True)
+
+    rows = asyncio.create_task(count.run_batch(range(256), concurrency=256))
+    cap = runtime.config.engine.max_num_seqs
+    async with asyncio.timeout(60):
+        while max(s.running for s in (await runtime.stats()).values()) < cap:
+            await asyncio.sleep(0.01)
+    rows.cancel()
+    await asyncio.wait([rows])
+    await settled()
+
+
+async def test_inside_of_an_async_actor(runtime: Any, settled: Any) -> None:
+    """Programs in the loop of an actor, beside its other calls, against actors' engines."""
+
+    @ray.remote
+    class Worker:
+        async def start(self, name: str) -> None:
+            self.runtime = await asyncio.to_thread(rr.attach, name)
+
+        async def work(self, program: Any, n: int) -> str:
+            return (await program.run(n, max_tokens=4, temperature=0)).value
+
+        async def stop(self) -> None:
+            await self.runtime.aclose()
+
+    @rr.function
+    async def program(s: rr.State, n: int) -> str:
+        s += f"The number after {n} is"
+        async with s.fork(2) as forks:
+            forks += rr.gen("x")
+        return str(s["x"].value[0])
+
+    worker = Worker.options(num_cpus=0).remote()
+    await worker.start.remote(runtime.config.name)
+    here = [(await program.run(n, max_tokens=4, temperature=0)).value for n in range(4)]
+    assert await asyncio.gather(*(worker.work.remote(program, n) for n in range(4))) == here
+    await worker.stop.remote()
+    ray.kill(worker)
     await settled()

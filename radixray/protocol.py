@@ -25,6 +25,8 @@ PROTOCOL_VERSION = 1
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024
+MAX_STOP_REGEXES = 8
+MAX_STOP_REGEX_LENGTH = 256
 MAX_CHOICES = 1024
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1024
@@ -56,6 +58,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         seed: makes sampling repeatable; None draws one. A token depends on (seed, position) and
             the distribution only, never on the batch.
         stop: strings that end the output; they are not part of it.
+        stop_regex: patterns, in the dialect of `Constraint.regex`, of texts that end the output:
+            the match that ends first, and of several that end there the longest.
         stop_token_ids: token ids that end the output, beside the model's own EOS ids.
         ignore_eos: do not stop at the model's EOS ids.
         logprobs: give each output token's log-probability, and those of so many likeliest
@@ -77,6 +81,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: dict[int, float] = {}
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    stop_regex: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
@@ -113,11 +118,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             check_number("logit_bias", bias, -100.0, 100.0)
         if self.seed is not None:
             check_int("seed", self.seed, 0, MAX_SEED)
-        check_sequence("stop", self.stop, MAX_STOP_STRINGS)
-        for stop in self.stop:
-            check_text("stop", stop, MAX_STOP_LENGTH)
-            if not stop:
-                raise InvalidRequestError("stop must not hold empty strings", param="stop")
+        for name, stops, most, longest in (
+            ("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_LENGTH),
+            ("stop_regex", self.stop_regex, MAX_STOP_REGEXES, MAX_STOP_REGEX_LENGTH),
+        ):
+            check_sequence(name, stops, most)
+            for stop in stops:
+                check_text(name, stop, longest)
+                if not stop:
+                    raise InvalidRequestError(f"{name} must not hold empty strings", param=name)
         check_sequence("stop_token_ids", self.stop_token_ids, MAX_STOP_STRINGS)
         for token in self.stop_token_ids:
             check_int("stop_token_ids", token, 0, MAX_INT)
@@ -362,7 +371,8 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
             string.
         finish_reason: None while it runs; else ``stop``, ``length``, ``abort``, ``error``, or
             ``grammar_error`` where the constraint could go no further.
-        stop_reason: the stop string or token id that ended it, or None.
+        stop_reason: the stop string, the text that a stop_regex matched, or the token id that
+            ended it, or None.
         usage: on the last delta, and on the first (with what was found in the cache).
         logprobs: of `token_ids`, where the request asks for them.
         prompt_logprobs: of the prompt's tokens from `prompt_logprobs_from` on; on the first
@@ -461,7 +471,7 @@ class TokenizerFiles(msgspec.Struct, frozen=True, kw_only=True):
 def sampling_from(params: dict[str, Any]) -> SamplingParams:
     """SamplingParams from loose keyword arguments, validated.
 
-    `stop` may be one string or any sequence; None values mean "not given".
+    `stop` and `stop_regex` may be one string or any sequence; None values mean "not given".
 
     Raises:
         InvalidRequestError: an unknown name, a wrong type, or a value outside its limit.
@@ -473,9 +483,10 @@ def sampling_from(params: dict[str, Any]) -> SamplingParams:
             raise InvalidRequestError(
                 f"unknown parameter {name!r}; known are {', '.join(sorted(known))}", param=name
             )
-    if isinstance(given.get("stop"), str):
-        given["stop"] = (given["stop"],)
-    for name in ("stop", "stop_token_ids"):
+    for name in ("stop", "stop_regex"):
+        if isinstance(given.get(name), str):
+            given[name] = (given[name],)
+    for name in ("stop", "stop_regex", "stop_token_ids"):
         if isinstance(given.get(name), list):
             given[name] = tuple(given[name])
     sampling = SamplingParams(**given)

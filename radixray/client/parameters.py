@@ -38,7 +38,6 @@ MAX_DEADLINE = 1e11
 """Seconds since 1970: far off, but too small for milliseconds since then."""
 
 _REFUSED = {
-    "stop_regex": "stops are texts, by stop=, or token ids, by stop_token_ids=",
     "structural_tag": "the constraints are " + ", ".join(sorted(CONSTRAINTS)),
     "choices_method": "use select(name, choices, method=...)",
     "max_new_tokens": "it is called max_tokens",

@@ -37,7 +37,8 @@ class Gen(_Text):
         value: what it reads as, where ``dtype`` or ``type`` asked for one; else the text.
         token_ids: all output tokens, stop token and stop string included.
         finish_reason: ``stop`` or ``length``.
-        stop_reason: the stop string or token id that ended it, or None.
+        stop_reason: the stop string, the text that ``stop_regex`` matched, or the token id that
+            ended it, or None.
         usage: tokens of this request.
         request_id: the engine's request.
         logprobs: of each output token, where ``logprobs`` asked for them.

@@ -61,14 +61,15 @@ class GenerateTask(TaskBase):
         self._mask: NDArray[np.bool_] | None = None
         self._vocab_size = info.vocab_size
         self._jumper = jumper
-        self._text = OutputText(tokenizer, request.sampling.stop)
+        sampling = request.sampling
+        self._text = OutputText(tokenizer, sampling.stop, sampling.stop_regex)
         self._stop_reason: int | str | None = None
         self._unsent_ids: list[int] = []
         self._unsent_jumped = 0
         self._unsent_logprobs: list[TokenLogprob] = []
         # Logits of every output token are needed, or of the prompt's.
         self._scored = self.wants_logprobs or request.sampling.prompt_logprobs_from is not None
-        may_stop_within = bool(request.sampling.stop or request.sampling.stop_token_ids)
+        may_stop_within = bool(sampling.stop or sampling.stop_regex or sampling.stop_token_ids)
         self._jumps = request.jump_forward and not (self._scored and may_stop_within)
         self._jumped: deque[int] = deque()
         self._wants_trace = request.fsm_debug or fsm_debug

@@ -4,29 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from radixray.fsm.stop_regex import StopRegex
 from radixray.tokenizer.detokenizer import IncrementalDetokenizer
 from radixray.tokenizer.stop import StopStrings
 from radixray.tokenizer.tokenizer import Tokenizer
 
 
 class OutputText:
-    """Detokenises, and ends the text at the first stop string.
+    """Detokenises, and ends the text at the first stop.
 
     Tokens are only noted as they come, and read when the text is wanted, which may be while the
-    model computes the next token. Only where there are stop strings to be found, on which the next
-    step depends, are they read at once.
+    model computes the next token. Only where there are stops to be found, on which the next step
+    depends, are they read at once.
+
+    Args:
+        tokenizer: of the model.
+        stop: strings that end the text.
+        stop_regex: patterns of what does.
+
+    Raises:
+        ConstraintError: a pattern is none.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stop: Sequence[str], stop_regex: Sequence[str] = ()
+    ) -> None:
         self._detokenizer = IncrementalDetokenizer(tokenizer)
-        self._stops = StopStrings(stop)
-        self._look_at_once = bool(stop)
+        self._stops = StopStrings(stop, [StopRegex(pattern) for pattern in stop_regex])
+        self._look_at_once = bool(stop or stop_regex)
         self._unread: list[int] = []
         self._ready = ""
         self._ended = False
 
     def add(self, token: int, may_stop: bool = True) -> str | None:
-        """Takes a token; the stop string it completes, or None.
+        """Takes a token; the stop it completes, or None.
 
         Args:
             may_stop: False lets its text through unseen.
@@ -41,7 +52,7 @@ class OutputText:
         return self._read()
 
     def end(self) -> str | None:
-        """No more tokens come: what was held back is text now. The stop string it completes."""
+        """No more tokens come: what was held back is text now. The stop it completes."""
         self._ended = True
         return self._read() if self._look_at_once else None
 
@@ -59,6 +70,6 @@ class OutputText:
         safe, stop = self._stops.push(text)
         self._ready += safe
         if self._ended and stop is None:
-            # It turned out to be no stop string.
+            # It turned out to be no stop.
             self._ready += self._stops.finish()
         return stop

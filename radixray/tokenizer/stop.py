@@ -1,27 +1,46 @@
-"""Stop strings over text that comes in pieces."""
+"""Stops in text that comes in pieces."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
+
+
+class StopSearch(Protocol):
+    """Looks for one kind of stop, a character at a time.
+
+    Attributes:
+        length: how many of the last characters a stop may begin with; once found, its length.
+    """
+
+    length: int
+
+    def step(self, char: str) -> bool:
+        """Reads one character; True when a stop is complete."""
+        ...
 
 
 class StopStrings:
-    """Lets text through up to the first stop string.
+    """Lets text through up to the first stop.
 
     The first is the one complete earliest, and of several complete at once the longest: so the
     result does not depend on how the text was cut into pieces.
+
+    Args:
+        stops: strings to look for.
+        searches: for other kinds of stops.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._searches = [_Search(stop) for stop in stops]
+    def __init__(self, stops: Sequence[str], searches: Sequence[StopSearch] = ()) -> None:
+        self._searches: list[StopSearch] = [*map(_Search, stops), *searches]
         self._held = ""
         self._matched: str | None = None
 
     def push(self, text: str) -> tuple[str, str | None]:
-        """The text now safe to emit, and the stop string found, or None.
+        """The text now safe to emit, and the stop found, or None.
 
-        Text that may be the beginning of a stop string is held back. After a match nothing more
-        is emitted.
+        Text that may be the beginning of a stop is held back. After a match nothing more is
+        emitted.
         """
         if self._matched is not None:
             return "", self._matched
@@ -29,17 +48,18 @@ class StopStrings:
             return text, None
         pending = self._held + text
         for end, char in enumerate(text, start=len(self._held) + 1):
-            found = [search.stop for search in self._searches if search.step(char)]
+            found = [search.length for search in self._searches if search.step(char)]
             if found:
-                self._matched = max(found, key=len)
+                begin = end - max(found)
+                self._matched = pending[begin:end]
                 self._held = ""
-                return pending[: end - len(self._matched)], self._matched
+                return pending[:begin], self._matched
         safe = len(pending) - max(search.length for search in self._searches)
         self._held = pending[safe:]
         return pending[:safe], None
 
     def finish(self) -> str:
-        """The text held back, which turned out to begin no stop string."""
+        """The text held back, which turned out to begin no stop."""
         held, self._held = self._held, ""
         return held
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
+import re
 import time
 from collections import defaultdict
 from typing import Any
@@ -146,6 +147,31 @@ async def test_a_deadline_of_the_run_reaches_the_engine(runtime: Any, settled: A
         await program.run(deadline=time.time() + 0.5)
     assert isinstance(caught.value.__cause__, rr.DeadlineExceededError)
     await settled()
+
+
+async def test_a_pattern_stops_and_may_stay(runtime: Any, settled: Any) -> None:
+    @rr.function
+    async def program(s: rr.State, keep: bool) -> rr.Gen:
+        s += "One, two, three,"
+        return await s.gen(
+            "x", temperature=0, max_tokens=30, stop_regex=r"[a-z]+, [a-z]", no_stop_trim=keep
+        )
+
+    cut, kept = [(await program.run(keep)) for keep in (False, True)]
+    stop = cut.value.stop_reason
+    assert re.fullmatch(r"[a-z]+, [a-z]", stop)
+    assert (kept.value.text, kept.value.stop_reason) == (cut.value.text + stop, stop)
+    assert kept.text() == cut.text() + stop
+    with pytest.raises(rr.ProgramError) as caught:
+        await answer_until.run("a*")
+    cause = caught.value.__cause__
+    assert type(cause) is rr.ConstraintError and cause.param == "stop_regex"
+    await settled()
+
+
+@rr.function
+async def answer_until(s: rr.State, pattern: str) -> None:
+    s += "One, two," + rr.gen("x", stop_regex=[pattern])
 
 
 async def test_scores_follow_the_prompt(runtime: Any, settled: Any) -> None:

@@ -121,7 +121,7 @@ async def test_an_output_cut_off(state: State, transport: ScriptedTransport) -> 
         ({"n": 0}, "n"),
         ({"n": True}, "n"),
         ({"n": 129}, "n"),
-        ({"stop_regex": "a"}, "stop_regex"),
+        ({"stop_regex": ""}, "stop_regex"),
         ({"return_logprob": True}, "return_logprob"),
         ({"max_new_tokens": 3}, "max_new_tokens"),
         ({"structural_tag": "x"}, "structural_tag"),

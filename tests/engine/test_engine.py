@@ -9,6 +9,7 @@ import pytest
 from engine_driver import GREEDY, EngineDriver, join
 
 from radixray.errors import (
+    ConstraintError,
     ContextLengthError,
     InvalidRequestError,
     OverloadedError,
@@ -56,6 +57,21 @@ def test_stop_string_is_cut_and_named(driver: EngineDriver, count: list[int]) ->
     out = driver.one(count, SamplingParams(temperature=0, max_tokens=24, stop=(word, "zzz")))
     assert out.finish_reason == "stop" and out.stop_reason == word
     assert out.text == full[: full.index(word)]
+
+
+@pytest.mark.parametrize("pattern", [r"[a-z]e, [a-z]", r",( [a-z]+,)+ t", r" n\w+|zz"])
+def test_a_pattern_that_stops_is_cut_and_named(
+    driver: EngineDriver, count: list[int], pattern: str
+) -> None:
+    full = driver.one(count).text
+    ends = (end for end in range(len(full) + 1) if re.search(f"(?:{pattern})$", full[:end]))
+    end = next(ends)
+    stop = next(full[begin:end] for begin in range(end) if re.fullmatch(pattern, full[begin:end]))
+    out = driver.one(
+        count, SamplingParams(temperature=0, max_tokens=24, stop_regex=(pattern, "zz+"))
+    )
+    assert (out.finish_reason, out.stop_reason) == ("stop", stop)
+    assert out.text == full[: end - len(stop)]
 
 
 def test_stop_token_id(driver: EngineDriver, count: list[int]) -> None:
@@ -192,6 +208,9 @@ def test_salts_do_not_share(driver: EngineDriver, count: list[int]) -> None:
         ([1], SamplingParams(top_k=0), InvalidRequestError, "top_k"),
         ([1], SamplingParams(max_tokens=-1), InvalidRequestError, "max_tokens"),
         ([1], SamplingParams(stop=("",)), InvalidRequestError, "stop"),
+        ([1], SamplingParams(stop_regex=("",)), InvalidRequestError, "stop_regex"),
+        ([1], SamplingParams(stop_regex=("a" * 300,)), InvalidRequestError, "stop_regex"),
+        ([1], SamplingParams(stop_regex=("a*",)), ConstraintError, "stop_regex"),
         ([1], SamplingParams(seed=-5), InvalidRequestError, "seed"),
     ],
 )

@@ -93,7 +93,7 @@ class Function:
     async def stream(
         self, *args: Any, transport: Transport | None = None, **kwargs: Any
     ) -> AsyncGenerator[StreamEvent, None]:
-        """Runs the program, and yields generated text as it comes; the last event has the result.
+        """Runs the program, and yields all text as it comes; the last event has the result.
 
         Closing the stream cancels the program. Arguments and errors as `run`.
         """

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import sys
 
-_OURS = ("radixray.", "asyncio.", "contextlib")
+_BETWEEN = ("radixray.", "contextlib")
 
 
 def program_line() -> tuple[str, int] | None:
-    """File and line of the nearest caller outside this package; None in a task of its own."""
+    """File and line of the nearest caller outside this package; None where the loop called."""
     frame = sys._getframe(1)
-    while frame is not None and f"{frame.f_globals.get('__name__')}".startswith(_OURS):
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if module.startswith("asyncio."):
+            return None
+        if not module.startswith(_BETWEEN):
+            return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
-    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+    return None
 
 
 def in_short(line: tuple[str, int] | None) -> str:

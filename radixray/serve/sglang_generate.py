@@ -6,6 +6,7 @@ import secrets
 import time
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -145,9 +146,6 @@ async def _job(body: NativeBody, transport: Transport) -> Job:
         raise InvalidRequestError(
             f"sampling_params.n must be from 1 to {MAX_N}, not {given.n}", param="sampling_params.n"
         )
-    if given.stop_regex:
-        param = "sampling_params.stop_regex"
-        raise InvalidRequestError(f"{param} is not supported", param=param)
     if not given.skip_special_tokens:
         param = "sampling_params.skip_special_tokens"
         raise InvalidRequestError(f"{param} must be true: text has no special tokens", param=param)
@@ -211,6 +209,7 @@ _SAME_NAMES = (
     "repetition_penalty",
     "logit_bias",
     "stop",
+    "stop_regex",
     "stop_token_ids",
     "ignore_eos",
 )
@@ -223,12 +222,16 @@ def _sampling(body: NativeBody, given: NativeSampling, seed: int) -> SamplingPar
         max_tokens=given.max_new_tokens,
         min_tokens=given.min_new_tokens,
         seed=seed,
-        stop=(given.stop,) if isinstance(given.stop, str) else given.stop,
         logprobs=body.top_logprobs_num if body.return_logprob else None,
         # SGLang counts a first token that is not scored.
         prompt_logprobs_from=start + 1 if wants_prompt else None,
-        **{name: getattr(given, name) for name in _SAME_NAMES if name != "stop"},
+        **{name: _several(getattr(given, name)) for name in _SAME_NAMES},
     )
+
+
+def _several(given: Any) -> Any:
+    """One string is a list of it."""
+    return (given,) if isinstance(given, str) else given
 
 
 async def _prompts(body: NativeBody, transport: Transport) -> list[list[int]]:

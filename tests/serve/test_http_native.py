@@ -78,7 +78,7 @@ async def test_sampling(http: aiohttp.ClientSession, transport: FakeTransport) -
         "logit_bias": {"5": -1.0},
         "regex": "a+",
         "json_schema": None,
-        "stop_regex": [],
+        "stop_regex": ["b+"],
         "spaces_between_special_tokens": True,
     }
     answer = await post(http, {"text": "x", "sampling_params": given})
@@ -90,6 +90,7 @@ async def test_sampling(http: aiohttp.ClientSession, transport: FakeTransport) -
         min_tokens=2,
         seed=9,
         stop=("x",),
+        stop_regex=("b+",),
         stop_token_ids=(7,),
         logit_bias={5: -1.0},
     )
@@ -168,7 +169,7 @@ async def test_logprobs(http: aiohttp.ClientSession, transport: FakeTransport) -
             "sampling_params.min_new_tokens",
         ),
         ({"text": "x", "sampling_params": {"regex": "(", "ebnf": "a"}}, "sampling_params.regex"),
-        ({"text": "x", "sampling_params": {"stop_regex": "a"}}, "sampling_params.stop_regex"),
+        ({"text": "x", "sampling_params": {"stop_regex": ""}}, "sampling_params.stop_regex"),
         (
             {"text": "x", "sampling_params": {"skip_special_tokens": False}},
             "sampling_params.skip_special_tokens",

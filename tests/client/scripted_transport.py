@@ -82,6 +82,7 @@ class ScriptedTransport:
             for delta in self._deltas(request, answer):
                 await asyncio.sleep(0)
                 yield delta
+            await asyncio.sleep(0)  # the end of a stream comes after its last delta
         finally:
             self.live -= 1
             self.ended.append(request.request_id)

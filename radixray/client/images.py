@@ -9,10 +9,8 @@ import hashlib
 import io
 import os
 import sys
-import urllib.request
 import warnings
 from dataclasses import dataclass, field
-from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
@@ -110,6 +108,9 @@ def _data_url(url: str) -> bytes:
 
 
 def _fetch(url: str) -> bytes:
+    import urllib.request  # here, as few programs need it and it takes long to load
+    from http.client import HTTPException
+
     try:
         with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT_S) as answer:
             return answer.read(MAX_IMAGE_BYTES + 1)

@@ -210,7 +210,7 @@ class Forks(Sequence["State"]):
         if error is not None:
             self.cancel()
         try:
-            if error is None and self._tolerant and not self._joined:
+            if self._tolerant and not (self._joined or self._cancelled):
                 await self._join(self._mode, None, self._return_exceptions)
                 self._joined = True
             await self._drained()
@@ -222,7 +222,8 @@ class Forks(Sequence["State"]):
         # it, perhaps in a fork of its own. What it raises of its own goes on unchanged.
         if self._failed and (error is None or _only_programs(error)):
             raise self._group(self._failed) from error
-        if error is not None or self._taken:
+        nobody_won = self._mode == "first" and self._cancelled
+        if error is not None or self._taken or nobody_won:
             return
         if self._return_exceptions:
             self._failures()  # of what was appended after a join: they stand in the lists

@@ -195,6 +195,21 @@ async def test_a_scope_that_is_cancelled_while_it_joins_cancels_its_branches(
     assert transport.live == 0
 
 
+@pytest.mark.parametrize("join", ["gather", "first"])
+async def test_a_scope_that_cancels_its_branches_itself(
+    state: State, transport: ScriptedTransport, answers: dict[str, Any], join: str
+) -> None:
+    answers |= {"w0": asyncio.Event(), "w1": asyncio.Event()}
+    state += "start"
+    async with asyncio.timeout(10), state.fork(2, join=join) as forks:
+        forks += ask
+        await until(lambda: transport.live == 2)
+        forks.cancel()
+    assert transport.live == 0
+    assert ("x" in state) == (join == "gather")  # its list holds the two errors
+    await state._run.drain()
+
+
 async def test_outside_a_scope_a_failure_leaves_the_others_alone(
     transport: ScriptedTransport, answers: dict[str, Any]
 ) -> None:

@@ -366,7 +366,7 @@ async def test_a_pinned_prefix_outlives_a_flood_until_its_time(runtime: Any, set
         return (await s.gen("x", max_tokens=max_tokens)).usage.cached
 
     await ask.run(text)
-    reports = await runtime.pin(text, ttl_s=60)
+    reports = await runtime.pin(text, ttl_s=900)
     assert max(report.tokens for report in reports.values()) > 100
     for number in range(4):  # more than both pools hold
         await asyncio.gather(*(ask.run(f"{number} {i} " + "flood " * 3000) for i in range(2)))

@@ -48,9 +48,10 @@ async def create_response(request: Request) -> Response:
     transport = await connection.transport()
     check_model(body.model, transport.info)
     with named_as_in(NAMES):
+        messages = template_messages(chat.messages, transport.info.name)
         job = make_job(
             chat,
-            [await chat_prompt(template_messages(chat.messages), tools, transport)],
+            [await chat_prompt(messages, tools, transport)],
             transport.info,
             prefix="resp",
             prompt_param="input",

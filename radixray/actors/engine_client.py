@@ -14,6 +14,7 @@ import numpy as np
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from radixray.actors import measures
 from radixray.actors.channel import Channel
 from radixray.actors.handles import actor_handle
 from radixray.actors.independent import independent_call, independent_task
@@ -36,6 +37,7 @@ from radixray.errors import (
     RadixRayError,
 )
 from radixray.images import Image
+from radixray.metrics.reports import DeploymentReport
 from radixray.namespaces import namespace_of
 from radixray.protocol import (
     Delta,
@@ -115,6 +117,14 @@ class EngineClient:
         """Counters of each model actor; see `Transport.stats`."""
         stats = await asyncio.gather(*map(_stats, self._names))
         return dict(zip(self._names, stats, strict=True))
+
+    async def measure(self) -> DeploymentReport:
+        """What all actors count; see `Measures.measure`."""
+        return await measures.measure(self.config, self._info.name)
+
+    async def share(self, process: str, counts: dict[str, int]) -> None:
+        """Counts of this process, for `measure`; see `Measures.share`."""
+        await measures.share(self._scheduler, process, counts)
 
     async def pin(
         self, prompt_ids: list[int], ttl_s: float, *, cache_salt: str = ""

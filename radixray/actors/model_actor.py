@@ -11,13 +11,16 @@ from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import ray
 
 from radixray.actors.consumers import Consumers
 from radixray.actors.handles import actor_handle
+from radixray.actors.ray_metrics import Publisher, RayMetrics
 from radixray.actors.wire import ServedModel, decode_request, encode
 from radixray.config import EngineConfig
 from radixray.errors import EngineError, InvalidRequestError, RadixRayError
+from radixray.metrics.reports import ActorReport
 from radixray.protocol import Delta, ErrorInfo, GenerateRequest, Request
 from radixray.reports import CacheSnapshot, StepReport
 
@@ -99,6 +102,7 @@ class ModelActor:
             )
         )
         threading.Thread(target=self._compiler.warm_up, daemon=True).start()
+        self._publisher = Publisher(engine.report, RayMetrics(self._name, engine.info.name))
 
     @ray.method(concurrency_group="control")
     async def describe(self) -> bytes:
@@ -115,6 +119,11 @@ class ModelActor:
     async def stats(self) -> bytes:
         """EngineStats."""
         return encode(self._engine.stats())
+
+    @ray.method(concurrency_group="control")
+    async def measure(self) -> bytes:
+        """ActorReport."""
+        return encode(self._measure())
 
     @ray.method(concurrency_group="control")
     async def pin(self, consumer_id: str, namespace: str, token_ids: bytes, ttl_s: float) -> bytes:
@@ -228,6 +237,11 @@ class ModelActor:
     async def leave(self, consumer_id: str) -> None:
         """Ends the consumer's stream and aborts its requests."""
         self._remove_consumer(consumer_id)
+
+    def _measure(self) -> ActorReport:
+        return msgspec.structs.replace(
+            self._engine.report(), tokens_per_s=self._publisher.tokens_per_s
+        )
 
     def _adopt_loop(self) -> None:
         if self._loop is None:

@@ -16,6 +16,7 @@ from radixray.actors.wire import (
     encode,
 )
 from radixray.config import DeploymentConfig
+from radixray.metrics.reports import SchedulerReport
 from radixray.scheduler.index import token_array
 from radixray.scheduler.router import Router
 
@@ -39,6 +40,9 @@ class SchedulerActor:
         self._actors = [config.model_actor(i) for i in range(config.model_actors)]
         self._router = Router(self._actors)
         self._asking: set[str] = set()
+        self._placements: dict[str, dict[str, int]] = {}
+        self._matched_tokens = 0
+        self._shared: dict[str, dict[str, int]] = {}
         self._background: set[asyncio.Future[Any]] = set()
 
     async def describe(self) -> DeploymentConfig:
@@ -47,12 +51,29 @@ class SchedulerActor:
 
     async def place(self, requests: list[bytes]) -> bytes:
         """Placements for PlaceRequests, in order."""
+        placements = [
+            self._router.place(r.request_id, r.namespace, token_array(r.tokens))
+            for r in map(decode_place_request, requests)
+        ]
+        for placement in placements:
+            reasons = self._placements.setdefault(placement.actor, {})
+            reasons[placement.reason] = reasons.get(placement.reason, 0) + 1
+            self._matched_tokens += placement.matched
+        return encode(placements)
+
+    async def measure(self) -> bytes:
+        """SchedulerReport."""
         return encode(
-            [
-                self._router.place(r.request_id, r.namespace, token_array(r.tokens))
-                for r in map(decode_place_request, requests)
-            ]
+            SchedulerReport(
+                placements=self._placements,
+                matched_tokens=self._matched_tokens,
+                shared=self._shared,
+            )
         )
+
+    async def share(self, process: str, counts: dict[str, int]) -> None:
+        """Counts of another process; see `Measures.share`."""
+        self._shared[process] = counts
 
     async def report(self, report: bytes) -> None:
         """News of a model actor's cache and finished requests."""

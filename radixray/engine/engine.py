@@ -18,6 +18,7 @@ import torch
 from radixray.cache.page_pool import LedgerError, OutOfPagesError
 from radixray.cache.prefix_cache import PrefixCache
 from radixray.config import SchedulePolicy
+from radixray.engine.counters import Counters
 from radixray.engine.deadlines import Deadlines
 from radixray.engine.flatten import flatten
 from radixray.engine.generate import GenerateTask
@@ -38,6 +39,7 @@ from radixray.errors import (
 from radixray.fsm.jump import Jumper
 from radixray.fsm.matcher import Matcher
 from radixray.kernels.kv_pool import KVPool
+from radixray.metrics.reports import ActorReport
 from radixray.models.llama import LlamaModel
 from radixray.protocol import MAX_SEED, Delta, GenerateRequest, ModelInfo, Request
 from radixray.reports import CacheEvent, EngineStats
@@ -72,6 +74,7 @@ class Engine:
         info: what callers must know.
         cache: radix tree and page ledger.
         stats: counters; see `snapshot_stats` for gauges.
+        counters: of what requests went through.
         last_plan: the plan of the last step, for inspection.
     """
 
@@ -93,6 +96,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.cache = cache
         self.stats = EngineStats(pages_total=cache.pool.num_pages)
+        self.counters = Counters()
         self.last_plan = BatchPlan()
         self._model = model
         self._kv_pool = kv_pool
@@ -120,8 +124,13 @@ class Engine:
         """Whether a step would do anything."""
         return bool(self._waiting or self._running or self._outbox or self.cache.has_events)
 
-    def add(self, request: Request, matcher: Matcher | None = None) -> None:
+    def add(
+        self, request: Request, matcher: Matcher | None = None, *, arrived: float | None = None
+    ) -> None:
         """Queues a request.
+
+        Args:
+            arrived: when it came, on the monotonic clock; None is now.
 
         Raises:
             InvalidRequestError, ContextLengthError: it can never run here.
@@ -143,6 +152,7 @@ class Engine:
                 param="max_queued_requests",
             )
             error.retry_after_s = self._pace.seconds_for(waiting)
+            self.counters.metrics.refused += 1
             raise error
         arrival = next(self._arrivals)
         task: Task
@@ -159,8 +169,11 @@ class Engine:
             )
         else:
             task = ScoreTask(request, self.info, arrival=arrival)
+        if arrived is not None:
+            task.times.arrived = arrived
         self._count_jump(task.usage.jumped)
         if task.finished:  # the constraint leaves one text only, or failed at once
+            self.counters.finished(task)
             self._outbox.due(task)
             return
         self._tasks[task.request_id] = task
@@ -195,9 +208,19 @@ class Engine:
         Returns:
             What was told.
         """
+        began = time.monotonic()
         self._end_late_requests()
-        self.cache.expire(time.monotonic())
+        self.cache.expire(began)
         batch = self._reserve(self._next_batch())
+        output = self._run(batch, tell)
+        self.counters.step(time.monotonic() - began, [tokens for _, tokens in batch])
+        return output
+
+    def _run(
+        self,
+        batch: list[tuple[LiveSequence, int]],
+        tell: Callable[[StepOutput], None] | None,
+    ) -> StepOutput:
         if self._beside is None:
             self._complete(batch, lambda: self._forward(batch))
             return self._tell(tell)
@@ -246,6 +269,8 @@ class Engine:
 
     def reset(self, error: RadixRayError) -> StepOutput:
         """Ends every request with `error` and starts over with an empty cache."""
+        for task in self._tasks.values():
+            self.counters.finished(task)
         deltas = self._outbox.abandon(self._tasks, error)
         self._tasks.clear()
         self._waiting.clear()
@@ -263,6 +288,17 @@ class Engine:
         stats.pages_leased = cache.leased_pages
         stats.pages_pinned = cache.pins.pages
         return stats
+
+    def report(self) -> ActorReport:
+        """All that is counted, as of this moment. Any thread may ask."""
+        return ActorReport(
+            stats=self.snapshot_stats(),
+            engine=self.counters.metrics,
+            queued=self._waiting.by_priority(),
+            page_size=self.cache.page_size,
+            context_length=self.info.context_length,
+            pages_evictable=self.cache.tree.num_evictable,
+        )
 
     def _end_late_requests(self) -> None:
         for task, timeout in self._deadlines.passed():
@@ -296,6 +332,7 @@ class Engine:
             sequence.task.started(sequence)
             if sequence.task.suspect:
                 self._outbox.due(sequence.task)
+            self.counters.started(sequence.task)
             self._running[sequence_id] = sequence
         self._growth.after_step(len(plan.retract))
         if not self._running:
@@ -443,6 +480,7 @@ class Engine:
             # A copy: sampling changes it, and log-probabilities are of the model's own logits.
             used = logits[[row for _, row in chosen_for]]
         tokens = sample(used, rows)
+        self.counters.tokens(task for task, _ in chosen_for)
         for (task, row), token in zip(chosen_for, tokens, strict=True):
             jumped = task.usage.jumped
             try:
@@ -475,6 +513,7 @@ class Engine:
 
     def _drop(self, task: Task, *, keep: bool = True) -> None:
         del self._tasks[task.request_id]
+        self.counters.finished(task)
         for sequence in task.sequences:
             self._release(sequence, keep=keep)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Protocol
 
+from radixray.engine.counters import RequestTimes
 from radixray.engine.sequence import LiveSequence
 from radixray.errors import RadixRayError
 from radixray.protocol import Delta, ErrorInfo, Request, Usage
@@ -19,6 +21,8 @@ class Task(Protocol):
         finished: nothing more is to be computed for it.
         suspect: model actors died with it. Until it has a token it runs alone, and its consumer
             hears when it begins.
+        finish_reason: once finished.
+        times: what it went through, for `Counters`.
     """
 
     request_id: str
@@ -26,6 +30,8 @@ class Task(Protocol):
     usage: Usage
     finished: bool
     suspect: bool
+    finish_reason: str | None
+    times: RequestTimes
 
     def started(self, sequence: LiveSequence) -> None:
         """`sequence` took its lease, for the first time or after a retraction."""
@@ -58,6 +64,7 @@ class TaskBase:
         self.finished = False
         self.suspect = request.attempt > 0
         self.finish_reason: str | None = None
+        self.times = RequestTimes(arrived=time.monotonic())
         self._started = False
 
     def started(self, sequence: LiveSequence) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from radixray.engine.engine import Engine, StepOutput
 from radixray.errors import EngineError, InvalidRequestError, RadixRayError
 from radixray.fsm.matcher import Matcher
+from radixray.metrics.reports import ActorReport
 from radixray.protocol import Delta, ErrorInfo, Request
 from radixray.reports import EngineStats, PinReport
 
@@ -58,9 +59,11 @@ class EngineThread:
     def submit(self, request: Request, matcher: Matcher | None = None) -> None:
         """Queues a request; a refused one comes back as a Delta with an error."""
 
+        arrived = time.monotonic()
+
         def add(engine: Engine) -> None:
             try:
-                engine.add(request, matcher)
+                engine.add(request, matcher, arrived=arrived)
             except RadixRayError as error:
                 self._sink(StepOutput([_error_delta(request.request_id, error)]))
 
@@ -126,6 +129,12 @@ class EngineThread:
         stats = self._engine.snapshot_stats()
         stats.heartbeat_age_s = time.monotonic() - self._heartbeat
         return stats
+
+    def report(self) -> ActorReport:
+        """All that is counted, whether or not the engine moves."""
+        report = self._engine.report()
+        report.stats.heartbeat_age_s = time.monotonic() - self._heartbeat
+        return report
 
     def stop(self) -> None:
         """Ends the thread after the step under way."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
@@ -44,6 +45,11 @@ class WaitingQueue:
     def requests(self) -> int:
         """How many requests have a sequence that waits."""
         return len({id(sequence.task) for sequence in self._sequences.values()})
+
+    def by_priority(self) -> dict[int, int]:
+        """How many sequences wait with which priority. Any thread may ask."""
+        # One call that no other thread can interrupt takes them from the dict.
+        return dict(Counter(sequence.priority for sequence in list(self._sequences.values())))
 
     def add(self, sequence: LiveSequence) -> None:
         """`sequence` waits."""

@@ -24,6 +24,7 @@ from radixray.serve.health import Watch, live, ready
 from radixray.serve.http_config import HttpConfig
 from radixray.serve.keys import ApiKey
 from radixray.serve.live_requests import LiveRequests
+from radixray.serve.metrics import CountAnswers, HttpCounts, metrics
 from radixray.serve.models import get_model, list_models
 from radixray.serve.responses import create_response
 from radixray.serve.sglang_generate import native_generate
@@ -61,6 +62,7 @@ def build_app(
         config = msgspec.structs.replace(config, keys=keys)
     admission = Admission(config)
     connection = Connection(connect)
+    http_counts = HttpCounts(connection)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None, None]:
@@ -72,6 +74,7 @@ def build_app(
         routes=[
             Route("/health", live, methods=["GET"]),
             Route("/ready", ready, methods=["GET"]),
+            Route("/metrics", metrics, methods=["GET"]),
             Route("/health_generate", health_generate, methods=["GET"]),
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
@@ -89,13 +92,14 @@ def build_app(
             Route("/v1/completions", create_completion, methods=["POST"]),
             Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
         ],
-        middleware=_middleware(config, admission),
+        middleware=[Middleware(CountAnswers, http_counts), *_middleware(config, admission)],
         exception_handlers=exception_handlers(),
         lifespan=lifespan,
     )
     app.state.config = config
     app.state.admission = admission
     app.state.connection = connection
+    app.state.http_counts = http_counts
     app.state.watch = Watch()
     app.state.live = LiveRequests()
     app.state.created = int(time.time())

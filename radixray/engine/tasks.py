@@ -21,7 +21,6 @@ class Task(Protocol):
         finished: nothing more is to be computed for it.
         suspect: model actors died with it. Until it has a token it runs alone, and its consumer
             hears when it begins.
-        finish_reason: once finished.
         times: what it went through, for `Counters`.
     """
 
@@ -30,8 +29,12 @@ class Task(Protocol):
     usage: Usage
     finished: bool
     suspect: bool
-    finish_reason: str | None
     times: RequestTimes
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why it finished, once it has."""
+        ...
 
     def started(self, sequence: LiveSequence) -> None:
         """`sequence` took its lease, for the first time or after a retraction."""

@@ -15,6 +15,7 @@ from starlette.routing import Route
 from radixray.actors.transport import Transport
 from radixray.serve.access_log import AccessLog, RequestIds
 from radixray.serve.admission import Admission
+from radixray.serve.application import build as build
 from radixray.serve.auth import KeyCheck
 from radixray.serve.chat import create_chat_completion
 from radixray.serve.completions import create_completion

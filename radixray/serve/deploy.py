@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 from types import ModuleType
+from typing import Any
 
 import msgspec
 from starlette.types import ASGIApp
@@ -20,6 +21,7 @@ from radixray.serve.http_config import HttpConfig
 
 MAX_ONGOING_REQUESTS = 10_000
 SHUTDOWN_TIMEOUT_S = 2.0
+LOGGING = {"log_level": "WARNING", "enable_access_log": False}
 
 
 def prepare_http() -> None:
@@ -54,8 +56,31 @@ def serve_http(deployment_name: str, host: str, port: int, config: HttpConfig) -
     Raises:
         DeploymentError: Ray Serve is not installed, listens elsewhere already, or cannot start.
     """
-    serve = _ray_serve()
+    serve = ray_serve()
 
+    try:
+        serve.start(
+            http_options={"host": host, "port": port},
+            logging_config=LOGGING,
+        )
+        _check_address(host, port)
+        ingress = ingress_bound(deployment_name, config)
+        serve.run(ingress, name=_app_name(deployment_name), route_prefix="/")
+    except DeploymentError:
+        raise
+    except Exception as error:  # Serve raises many kinds, all of which mean it did not start
+        # An error from Serve's controller comes wrapped in its whole remote traceback.
+        cause = getattr(error, "cause", None) or error
+        raise DeploymentError(f"Ray Serve cannot start on {host}:{port}: {cause}") from error
+
+
+def ingress_bound(deployment_name: str, config: HttpConfig, *needs: object) -> Any:
+    """The ingress, as the Serve Application that answers for a deployment of model actors.
+
+    Args:
+        needs: other Applications that are to run beside it.
+    """
+    serve = ray_serve()
     # Serve's proxy adds the ids to answers, and takes them without making the ingress wait.
     config = msgspec.structs.replace(config, answers_request_id=False, send_timeout_s=None)
 
@@ -73,34 +98,26 @@ def serve_http(deployment_name: str, host: str, port: int, config: HttpConfig) -
 
         return build_app(connect, config=config)
 
+    class Ingress:
+        def __init__(self, *needs: object) -> None:
+            pass
+
     ingress = serve.deployment(
-        serve.ingress(build)(),
+        serve.ingress(build)(Ingress),
         name="http",
         num_replicas=config.replicas,
         ray_actor_options={"num_cpus": 0},
         max_ongoing_requests=MAX_ONGOING_REQUESTS,
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=SHUTDOWN_TIMEOUT_S,
-        logging_config={"log_level": "WARNING", "enable_access_log": False},
+        logging_config=LOGGING,
     )
-    try:
-        serve.start(
-            http_options={"host": host, "port": port},
-            logging_config={"log_level": "WARNING", "enable_access_log": False},
-        )
-        _check_address(host, port)
-        serve.run(ingress.bind(), name=_app_name(deployment_name), route_prefix="/")
-    except DeploymentError:
-        raise
-    except Exception as error:  # Serve raises many kinds, all of which mean it did not start
-        # An error from Serve's controller comes wrapped in its whole remote traceback.
-        cause = getattr(error, "cause", None) or error
-        raise DeploymentError(f"Ray Serve cannot start on {host}:{port}: {cause}") from error
+    return ingress.bind(*needs)
 
 
 def stop_http(deployment_name: str) -> None:
     """Stop answering HTTP for the deployment; Ray Serve itself too when nothing else uses it."""
-    serve = _ray_serve()
+    serve = ray_serve()
     name = _app_name(deployment_name)
     applications = serve.status().applications
     if set(applications) <= {name}:
@@ -127,7 +144,12 @@ def _check_address(host: str, port: int) -> None:
         )
 
 
-def _ray_serve() -> ModuleType:
+def ray_serve() -> ModuleType:
+    """Ray Serve.
+
+    Raises:
+        DeploymentError: it is not installed.
+    """
     try:
         from ray import serve
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The command line: ``radixray serve``, ``radixray fsm explain`` and ``radixray version``.
+"""The command line: ``radixray serve``, ``chat``, ``fsm explain`` and ``version``.
 
 Ray, torch and the rest are imported by the commands that need them, so that ``--help`` is quick.
 """
@@ -294,6 +294,34 @@ def serve(
         check_port(host, port)
     with _interruptible():
         _serve(config, host, port, http, address, dashboard, allow_unauthenticated)
+
+
+@app.command()
+def chat(
+    url: Annotated[str, typer.Option(help="Of the server.")] = "http://127.0.0.1:8000",
+    model: Annotated[
+        str | None, typer.Option(help="Which model; by default the server's first.")
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar=_KEY_VARIABLE, show_envvar=True, help="If the server wants one."),
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 takes the likeliest.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens of an answer.")] = None,
+) -> None:
+    """Chat in the terminal with a model that is served over an OpenAI-compatible API."""
+    from radixray.terminal.chat import Chat
+    from radixray.terminal.endpoint import Endpoint
+
+    given = {"temperature": temperature, "max_completion_tokens": max_tokens}
+    Chat(
+        Endpoint(url, api_key),
+        out,
+        model=model,
+        system=system,
+        parameters={name: value for name, value in given.items() if value is not None},
+    ).run()
 
 
 def _serve(

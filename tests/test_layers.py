@@ -32,6 +32,7 @@ LAYER = {
     "actors": 4,
     "serve": 5,
     "client": 5,
+    "terminal": 6,
     "cli": 6,
 }
 ROOMS_OF_LAYER_1 = {room for room, layer in LAYER.items() if layer == 1}
@@ -55,6 +56,7 @@ NO_TORCH = {
     "tokenizer",
     "client",
     "serve",
+    "terminal",
     "cli",
 }
 NO_RAY = {

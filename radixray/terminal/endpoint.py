@@ -46,12 +46,8 @@ class Endpoint:
     """
 
     def __init__(self, url: str, api_key: str | None) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise InvalidRequestError(
-                f"url must begin with http:// or https://, not {url!r}", param="url"
-            )
+        host = _host_of(url)
         self.url = url.rstrip("/").removesuffix("/v1")
-        host = urlsplit(url).hostname or ""
         # A proxy of the environment is for others, not for this machine's own server.
         here = host == "localhost" or host.startswith("127.") or host == "::1"
         self._opener = build_opener(*([ProxyHandler({})] if here else []))
@@ -110,6 +106,16 @@ class Endpoint:
                 f"no server answers at {self.url} ({reason}); `radixray serve` starts one",
                 param="url",
             ) from error
+
+
+def _host_of(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts.hostname
+    except ValueError:  # brackets or a port that are none
+        pass
+    raise InvalidRequestError(f"url must be like http://host:port, not {url!r}", param="url")
 
 
 def _pieces(answer: Any) -> Iterator[str | TokenCounts]:

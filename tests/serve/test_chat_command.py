@@ -142,16 +142,19 @@ async def test_models(url: str) -> None:
     assert caught.value.param == "model"
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://no-such-host.invalid", "http://["])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://no-such-host.invalid"])
 def test_no_server(url: str) -> None:
-    with pytest.raises((DeploymentError, InvalidRequestError)) as caught:
+    with pytest.raises(DeploymentError, match="radixray serve") as caught:
         Endpoint(url, None).models()
     assert caught.value.param == "url"
 
 
-def test_no_url() -> None:
-    with pytest.raises(InvalidRequestError, match="http://"):
-        Endpoint("localhost:8000", None)
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "ftp://host", "http://", "http://[", "http://host:port", ""]
+)
+def test_no_url(url: str) -> None:
+    with pytest.raises(InvalidRequestError, match="http://host:port"):
+        Endpoint(url, None)
 
 
 @pytest.fixture

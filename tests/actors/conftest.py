@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 
 import radixray as rr
 from radixray.reports import EngineStats
+
+os.environ["RAY_metrics_report_interval_ms"] = "1000"  # ten times as often
 
 ACTORS = ("default/model-0", "default/model-1")
 

@@ -10,7 +10,7 @@ import pytest
 import radixray as rr
 from radixray.reports import EngineStats
 
-os.environ["RAY_metrics_report_interval_ms"] = "1000"  # ten times as often
+os.environ["RAY_metrics_report_interval_ms"] = "1000"  # noqa: SIM112  ten times as often
 
 ACTORS = ("default/model-0", "default/model-1")
 

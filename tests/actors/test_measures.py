@@ -104,7 +104,7 @@ async def test_ray_shows_them_too(runtime: rr.Runtime) -> None:
         for name in (
             "requests_running",
             "generation_tokens_total",
-            "inter_token_latency_seconds_sum",
+            "inter_token_latency_seconds_sum_total",
         )
     }
     async with asyncio.timeout(40):

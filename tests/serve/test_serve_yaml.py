@@ -185,13 +185,13 @@ class Terminal:
 def test_chat_in_a_terminal(url: str) -> None:
     terminal = Terminal(
         *(sys.executable, "-m", "radixray.cli", "chat", "--url", url, "--temperature", "0"),
-        *("--max-tokens", "600"),
+        *("--max-tokens", "200"),
     )
     terminal.until(f"{MODEL} at {url}")
     terminal.until("> ")
     terminal.type("What is the capital of France?\n")
-    answer = terminal.until(r"\d+ cached; \d+ tokens(, \d+/s)?; the first after [\d.]+ s")
-    assert "Paris" in answer
+    terminal.until(r"France\?\s+\w+")
+    terminal.until(r"\d+ cached; \d+ tokens, \d+/s; the first after [\d.]+ s")
     terminal.until("> ")
     terminal.type("Write a long story about a dragon.\n")
     terminal.until(r"dragon\.\s+\w+")  # echoed; and the answer begins

@@ -77,7 +77,8 @@ class Publisher:
 def _values(family: Family, report: ActorReport) -> Iterator[tuple[str, float, str]]:
     """Names, values, and values of the family's label."""
     found = family.read(report)
-    each = found.items() if isinstance(found, Mapping) else [("", found)]
+    # A list at once: the engine goes on counting.
+    each = list(found.items()) if isinstance(found, Mapping) else [("", found)]
     for key, value in each:
         if isinstance(value, Histogram):
             yield f"{family.name}_sum", value.total, str(key)

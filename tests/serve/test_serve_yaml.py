@@ -47,7 +47,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str, None, None]:
     folder = tmp_path_factory.mktemp("serve")
     (folder / "serve.yaml").write_text(yaml.safe_dump(config))
     env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    # A free port for the dashboard, too, which Serve's command asks for.
     with open(folder / "log", "w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "ray.serve.scripts", "run", "--address", "local", "serve.yaml"],

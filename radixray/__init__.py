@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         RateLimitError,
         TemplateError,
         UnsupportedInputError,
+        UnsupportedFeatureError,
         UnsupportedModelError,
     )
 
@@ -115,6 +116,7 @@ _HOME = {
         "RateLimitError",
         "TemplateError",
         "UnsupportedInputError",
+        "UnsupportedFeatureError",
         "UnsupportedModelError",
     ),
 }
@@ -149,6 +151,7 @@ __all__ = [
     "State",
     "TemplateError",
     "UnsupportedInputError",
+    "UnsupportedFeatureError",
     "UnsupportedModelError",
     "assistant",
     "assistant_begin",

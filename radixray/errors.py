@@ -41,6 +41,10 @@ class UnsupportedInputError(InvalidRequestError):
     """The model, or this installation, takes no input of this kind."""
 
 
+class UnsupportedFeatureError(InvalidRequestError):
+    """The place where the program runs cannot do this; `param` names it. Nothing was sent."""
+
+
 class ContextLengthError(InvalidRequestError):
     """The prompt, or prompt plus `max_tokens`, does not fit the context or the KV pool."""
 
@@ -217,6 +221,7 @@ WIRE_ERRORS: dict[str, type[RadixRayError]] = {
         RadixRayError,
         InvalidRequestError,
         UnsupportedInputError,
+        UnsupportedFeatureError,
         ContextLengthError,
         ConstraintError,
         GrammarTooComplexError,

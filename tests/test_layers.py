@@ -29,6 +29,7 @@ LAYER = {
     "models": 2,
     "engine": 3,
     "actors": 4,
+    "transports": 4,
     "serve": 5,
     "client": 5,
     "cli": 6,
@@ -72,6 +73,7 @@ NO_RAY = {
     "tokenizer",
     "models",
     "engine",
+    "transports",
 }
 
 

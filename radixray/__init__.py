@@ -21,6 +21,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from radixray.client.connect import connect
     from radixray.client.expressions import (
         assistant,
         assistant_begin,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "radixray.client.connect": ("connect",),
     "radixray.client.expressions": (
         "assistant",
         "assistant_begin",
@@ -157,6 +159,7 @@ __all__ = [
     "assistant_begin",
     "assistant_end",
     "attach",
+    "connect",
     "function",
     "gen",
     "gen_int",

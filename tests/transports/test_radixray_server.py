@@ -261,8 +261,12 @@ async def test_a_connection_that_breaks(direct: InProcessTransport) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         body = served if head.startswith(b"GET") else line + b"\n"
-        length = len(body) if head.startswith(b"GET") else 10_000
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length + body)
+        if (length := len(body)) and head.startswith(b"POST"):
+            await reader.read(10_000)
+            length = 10_000
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % length + body
+        )
         await writer.drain()
         await asyncio.sleep(0.2)  # what was sent is read before the end is seen
         writer.close()

@@ -21,7 +21,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from radixray.client.connect import connect
+    from radixray.client.connect import connect, connect_openai
     from radixray.client.expressions import (
         assistant,
         assistant_begin,
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "radixray.client.connect": ("connect",),
+    "radixray.client.connect": ("connect", "connect_openai"),
     "radixray.client.expressions": (
         "assistant",
         "assistant_begin",
@@ -160,6 +160,7 @@ __all__ = [
     "assistant_end",
     "attach",
     "connect",
+    "connect_openai",
     "function",
     "gen",
     "gen_int",

@@ -70,6 +70,12 @@ class ChatTemplate:
         except Exception as error:  # a template is a foreign program: it may raise anything
             raise TemplateError(_reason(error), param="messages") from error
 
+    def check(self, text: str) -> None:
+        """Raises InvalidRequestError: text that the template's own could not be told from.
+
+        A model's template has none: what is special is for its tokenizer to say.
+        """
+
     @cached_property
     def _compiled(self) -> jinja2.Template:
         if self.source is None:

@@ -63,6 +63,7 @@ class Speculation:
         self._tokens = tokens
         self._logprobs = logprobs
         self._kept: list[_Kept] = []
+        self._blind = not logprobs
 
     def concerns(self, request: GenerateRequest) -> bool:
         """Whether the request's output may be part of a longer one."""
@@ -96,6 +97,9 @@ class Speculation:
         begun = prompt[start:]
         if begun and any(kept.how == how and kept.prompt == prompt[:start] for kept in self._kept):
             raise self._mismatch(how, prompt[:start], begun)
+        assert request.sampling.max_tokens is not None
+        if self._blind and not begun and request.sampling.max_tokens < self._tokens:
+            return None  # where it ends among so many tokens would hardly be known
         usage = await self._ask(how, request, prompt[:start], dialect, complete)
         served = self._left_over(how, prompt, request.sampling)
         if served is not None:
@@ -112,7 +116,8 @@ class Speculation:
             if kept.how == how and prompt.startswith(kept.prompt) and kept.text.startswith(begun):
                 served = _cut(kept, len(begun), sampling)
                 if served is not None:
-                    self._use(kept, prompt, len(begun), sampling)
+                    if sampling.temperature > 0 and sampling.seed is None:
+                        _use_up(kept, len(begun) + len(served.text.encode()))
                     return served
         return None
 
@@ -132,7 +137,9 @@ class Speculation:
         if self._logprobs:
             body["logprobs"] = True if dialect.api == "chat" else 0
         answer = await complete(body)
-        self._kept = [*self._kept[1 - MAX_KEPT :], _keep(how, prompt, answer, more)]
+        kept = _keep(how, prompt, answer, more)
+        self._blind = self._blind or kept.ends is None
+        self._kept = [*self._kept[1 - MAX_KEPT :], kept]
         return answer.usage or Usage()
 
     def _mismatch(self, how: tuple[Any, ...], prompt: bytes, begun: bytes) -> OutputError:
@@ -148,12 +155,12 @@ class Speculation:
             text=said,
         )
 
-    def _use(self, kept: _Kept, prompt: bytes, start: int, sampling: SamplingParams) -> None:
-        """Of what was drawn by chance, nothing serves twice, or two samples would be one."""
-        if sampling.temperature > 0 and sampling.seed is None:
-            kept.prompt, kept.text = prompt, kept.text[start:]
-            if kept.ends is not None:
-                kept.ends = [end - start for end in kept.ends if end > start]
+
+def _use_up(kept: _Kept, size: int) -> None:
+    """Of what was drawn by chance nothing serves twice, or two samples would be one."""
+    kept.prompt, kept.text = kept.prompt + kept.text[:size], kept.text[size:]
+    if kept.ends is not None:
+        kept.ends = [end - size for end in kept.ends if end > size]
 
 
 def _how(request: GenerateRequest) -> tuple[Any, ...]:

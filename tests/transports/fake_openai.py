@@ -88,7 +88,7 @@ class FakeOpenAI:
         for token in tokens:
             choice: dict[str, Any] = {"index": 0, "finish_reason": None}
             choice |= {"delta": {"content": token}} if chat else {"text": token}
-            if self.with_logprobs and body.get("logprobs") not in (None, False):
+            if self.with_logprobs and body.get("logprobs", False) is not False:
                 content = {
                     "content": [{"token": token, "bytes": list(token.encode()), "logprob": -1}]
                 }

@@ -38,6 +38,7 @@ class _Kept:
         text: the bytes it made.
         ends: where each token of `text` ends; None where the endpoint did not say.
         most: the most tokens that `text` can be.
+        limit: of the call, while all of what it made is here.
         natural: the model ended it, not a limit.
     """
 
@@ -46,6 +47,7 @@ class _Kept:
     text: bytes
     ends: list[int] | None
     most: int
+    limit: int | None
     natural: bool
 
 
@@ -158,6 +160,7 @@ class Speculation:
 
 def _use_up(kept: _Kept, size: int) -> None:
     """Of what was drawn by chance nothing serves twice, or two samples would be one."""
+    kept.limit = None
     kept.prompt, kept.text = kept.prompt + kept.text[:size], kept.text[size:]
     if kept.ends is not None:
         kept.ends = [end - size for end in kept.ends if end > size]
@@ -182,7 +185,7 @@ def _keep(how: tuple[Any, ...], prompt: bytes, answer: Piece, asked: int) -> _Ke
         ends = None
     made = answer.usage.completion if answer.usage is not None else asked
     natural = answer.finish_reason == "stop"
-    return _Kept(how, prompt, text, ends, min(made or asked, len(text)), natural)
+    return _Kept(how, prompt, text, ends, min(made or asked, len(text)), asked, natural)
 
 
 def _cut(kept: _Kept, start: int, sampling: SamplingParams) -> Piece | None:
@@ -207,6 +210,9 @@ def _cut(kept: _Kept, start: int, sampling: SamplingParams) -> Piece | None:
         needed = min(kept.most, end)
     if found is not None and needed <= limit:
         return Piece(rest[: found[0]].decode(errors="replace"), "stop", usage=Usage())
+    if found is None and start == 0 and limit == kept.limit:
+        reason = "stop" if kept.natural else "length"
+        return Piece(rest.decode(errors="replace"), reason, usage=Usage())
     if found is None and kept.natural and needed < limit:
         return Piece(rest.decode(errors="replace"), "stop", usage=Usage())
     if tokens is not None and len(tokens) >= limit:

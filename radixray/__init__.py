@@ -21,6 +21,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from radixray import testing
     from radixray.client.connect import connect, connect_openai
     from radixray.client.expressions import (
         assistant,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
         ModelNotFoundError,
         NotInitializedError,
         NotReadyError,
+        NotRecordedError,
         OutputError,
         OverloadedError,
         ProgramError,
@@ -111,6 +113,7 @@ _HOME = {
         "ModelNotFoundError",
         "NotInitializedError",
         "NotReadyError",
+        "NotRecordedError",
         "OutputError",
         "OverloadedError",
         "ProgramError",
@@ -142,6 +145,7 @@ __all__ = [
     "ModelNotFoundError",
     "NotInitializedError",
     "NotReadyError",
+    "NotRecordedError",
     "OutputError",
     "OverloadedError",
     "ProgramError",
@@ -173,6 +177,7 @@ __all__ = [
     "system",
     "system_begin",
     "system_end",
+    "testing",
     "user",
     "user_begin",
     "user_end",
@@ -180,6 +185,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":  # a package of its own
+        return importlib.import_module("radixray.testing")
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

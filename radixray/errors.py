@@ -121,6 +121,10 @@ class NotInitializedError(RadixRayError):
     """No runtime: call `rr.init()` first."""
 
 
+class NotRecordedError(RadixRayError):
+    """A call was replayed that no recording holds; the message shows the nearest one."""
+
+
 class DeploymentError(RadixRayError):
     """Actors could not be started, or those running do not fit what was asked for."""
 

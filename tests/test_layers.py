@@ -33,6 +33,7 @@ LAYER = {
     "serve": 5,
     "client": 5,
     "cli": 6,
+    "testing": 6,
 }
 ROOMS_OF_LAYER_1 = {room for room, layer in LAYER.items() if layer == 1}
 """These know nothing of each other, except that the scheduler reads the cache's public view."""
@@ -55,6 +56,7 @@ NO_TORCH = {
     "client",
     "serve",
     "cli",
+    "testing",
 }
 NO_RAY = {
     "errors",
@@ -74,6 +76,7 @@ NO_RAY = {
     "models",
     "engine",
     "transports",
+    "testing",
 }
 
 

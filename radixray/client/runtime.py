@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 
 from radixray.actors.transport import Client, ControlsCache, Place, Transport
@@ -316,22 +317,33 @@ async def current_transport() -> Transport:
         NotInitializedError: none of `init`, `attach` and `connect` was called.
         EngineDiedError: what it leads to cannot be reached.
     """
-    if _diversions:
-        return await _diversions[-1]()
-    return await current_runtime().transport()
+    return await _transport_below(len(_diversions))
+
+
+Connect = Callable[[], Awaitable[Transport]]
 
 
 @contextmanager
-def diverted(transport: Callable[[], Awaitable[Transport]]) -> Iterator[None]:
-    """Inside, programs of this process that name no transport of their own get this one."""
-    _diversions.append(transport)
+def diverted(diversion: Callable[[Connect], Awaitable[Transport]]) -> Iterator[None]:
+    """Inside, programs of this process that name no transport get the diversion's.
+
+    Args:
+        diversion: is given what connects to the transport they would have got.
+    """
+    _diversions.append(diversion)
     try:
         yield
     finally:
-        _diversions.remove(transport)
+        _diversions.remove(diversion)
 
 
-_diversions: list[Callable[[], Awaitable[Transport]]] = []
+_diversions: list[Callable[[Connect], Awaitable[Transport]]] = []
+
+
+async def _transport_below(depth: int) -> Transport:
+    if not depth:
+        return await current_runtime().transport()
+    return await _diversions[depth - 1](partial(_transport_below, depth - 1))
 
 
 def _use(place: Place) -> Runtime:

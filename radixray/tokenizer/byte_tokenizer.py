@@ -19,6 +19,7 @@ class ByteTokenizer(Tokenizer):
         known: the bytes that a model's tokens stand for.
         special: likewise the names of special tokens.
         whole: texts whose tokens are known; all others become bytes.
+        beginning: tokens that begin a whole text.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class ByteTokenizer(Tokenizer):
         known: Mapping[int, bytes] | None = None,
         special: Mapping[int, str] | None = None,
         whole: Mapping[str, list[int]] | None = None,
+        beginning: Sequence[int] = (),
     ) -> None:
         # Not the base class's: there are no files.
         tokens = [b""] * base + [bytes([byte]) for byte in range(256)]
@@ -41,9 +43,12 @@ class ByteTokenizer(Tokenizer):
         self._base = base
         self._special = dict(special or {})
         self._whole = dict(whole or {})
+        self._beginning = list(beginning)
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """See `Tokenizer.encode`; special tokens are neither added nor read."""
+        """See `Tokenizer.encode`; special tokens are not read."""
+        if add_special_tokens and self._beginning:
+            return self._beginning + self.encode(text)
         if (ids := self._whole.get(text)) is not None:
             return ids.copy()
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from radixray.testing.recording import Call
 
-_AROUND = 60
+_AROUND = 32
 
 
 def why_not(asked: Call, recorded: Sequence[Call]) -> str:

@@ -196,7 +196,7 @@ def _given(struct: msgspec.Struct) -> dict[str, Any]:
     for field in msgspec.structs.fields(struct):
         value = getattr(struct, field.name)
         if field.name == "sampling" or (
-            field.name not in _NO_CONTENT and field.default != value and value not in ({}, ())
+            field.name not in _NO_CONTENT and field.default != value and value not in ({}, (), [])
         ):
             given[field.name] = msgspec.to_builtins(value, str_keys=True)
     return given

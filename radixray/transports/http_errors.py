@@ -70,7 +70,7 @@ def error_of(status: int, body: bytes, retry_after: str | None = None) -> RadixR
 
 def unreachable(url: str, error: BaseException) -> EngineDiedError:
     """The error where no connection could be made, or it broke."""
-    return EngineDiedError(f"{url} cannot be reached: {error or type(error).__name__}")
+    return EngineDiedError(f"{url} cannot be reached: {str(error) or type(error).__name__}")
 
 
 def _detail(body: bytes) -> dict[str, Any]:

@@ -76,12 +76,20 @@ class HTTPSession:
         self._break()
         if self._loop.is_running():
             self._closing = self._loop.create_task(self._session.close())
-        else:
+        elif not _in_a_loop():  # else the connections end with this object
             self._loop.run_until_complete(self._session.close())
 
     def _break(self) -> None:
         for response in self._responses:
             response.close()
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def lines_of(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:

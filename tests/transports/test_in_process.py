@@ -120,6 +120,8 @@ async def test_errors_are_typed(runtime: rr.Runtime) -> None:
     assert isinstance(raised.value.__cause__, rr.DeadlineExceededError)
     with pytest.raises(rr.InvalidRequestError, match="model_actors"):
         rr.init(in_process=True, model_actors=2)
+    settings = {"dtype": "float32", "max_total_tokens": 2048, "max_queued_requests": 4}
+    assert rr.init(in_process=True, **settings) is runtime  # type: ignore[arg-type]
     with pytest.raises(rr.InvalidRequestError, match="another configuration"):
         rr.init(in_process=True)
     with pytest.raises(rr.UnsupportedFeatureError):
@@ -166,4 +168,6 @@ async def test_shutting_down_fails_what_runs() -> None:
     assert isinstance(raised.value.__cause__, rr.EngineDiedError)
     with pytest.raises(rr.NotInitializedError):
         await capital.run("Peru")
+    with pytest.raises(rr.ModelNotFoundError):
+        rr.init("no-such-model", in_process=True)
     assert "radixray-engine" not in {thread.name for thread in threading.enumerate()}

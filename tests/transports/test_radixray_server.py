@@ -162,6 +162,8 @@ async def test_counters_and_flush(connected: rr.Runtime) -> None:
     assert raised.value.param == "pin"
     with pytest.raises(rr.UnsupportedFeatureError):
         await connected.cache_tree()
+    with pytest.raises(rr.UnsupportedFeatureError, match="no deployment on Ray"):
+        ask.remote()
 
 
 async def test_wrong_servers(url: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from math import ceil
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -27,6 +28,9 @@ from radixray.transports import native
 from radixray.transports.native import Line
 
 Emit = Callable[[Line], Awaitable[None]]
+
+_PIECE = 1024 * 1024
+"""Bytes sent at once: Ray Serve's messages are limited, and a tokenizer can be large."""
 
 
 class SentSampling(SamplingParams, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,7 +57,11 @@ class SentScore(ScoreRequest, frozen=True, kw_only=True, tag="score", forbid_unk
 async def served_model(request: Request) -> Response:
     """``GET model``: the model's limits and its tokenizer, to tokenise where the program runs."""
     transport = await _transport(request)
-    return json_response(ServedModel(info=transport.info, tokenizer=transport.tokenizer.files))
+    served = ServedModel(info=transport.info, tokenizer=transport.tokenizer.files)
+    body = await asyncio.to_thread(_zipped, served)
+    pieces = (body[start : start + _PIECE] for start in range(0, len(body), _PIECE))
+    headers = {"content-encoding": "gzip"}
+    return StreamingResponse(pieces, headers=headers, media_type="application/json")
 
 
 async def generate(request: Request) -> Response:
@@ -182,7 +190,18 @@ class _LineWriter:
                 named |= {"x-accel-buffering": "no", **(headers or {})}
                 raw = [(name.encode(), value.encode()) for name, value in named.items()]
                 await self._send({"type": "http.response.start", "status": status, "headers": raw})
-            await self._send({"type": "http.response.body", "body": body, "more_body": more})
+            pieces = [body[start : start + _PIECE] for start in range(0, len(body), _PIECE)] or [
+                b""
+            ]
+            for number, piece in enumerate(pieces, start=1):
+                last = number == len(pieces) and not more
+                await self._send(
+                    {"type": "http.response.body", "body": piece, "more_body": not last}
+                )
+
+
+def _zipped(served: ServedModel) -> bytes:
+    return gzip.compress(msgspec.json.encode(served), compresslevel=5)
 
 
 async def _transport(request: Request) -> Transport:

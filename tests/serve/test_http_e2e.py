@@ -355,6 +355,33 @@ async def test_forced_call_and_scores(real: openai.AsyncOpenAI) -> None:
     assert as_prompt.token_logprobs[-4:] == pytest.approx(as_output.token_logprobs, abs=1e-4)
 
 
+async def test_a_program_over_http(server: Server) -> None:
+    """By the routes of our own, through Ray Serve, to actors."""
+
+    @rr.function
+    async def program(s: rr.State) -> None:
+        s += rr.user("What is the capital of France?")
+        s += rr.assistant(rr.gen("city", max_tokens=6, regex="[A-Z][a-z]+") + "! It is")
+        s += rr.select("size", [" big.", " small."])
+
+    @rr.function
+    async def endless(s: rr.State) -> None:
+        s += "Once upon a time" + rr.gen("story", **LONG)
+
+    async with rr.connect(server.url, api_key=API_KEY) as runtime:
+        result = await program.run(temperature=0)
+        assert str(result["city"]).isalpha() and len(result["size"].scores) == 2
+        task = asyncio.create_task(endless.run())
+        while not any(each.running for each in (await runtime.stats()).values()):
+            await asyncio.sleep(0.02)
+        task.cancel()
+        await asyncio.wait([task])
+        async with asyncio.timeout(10):
+            while any(each.running for each in (await runtime.stats()).values()):
+                await asyncio.sleep(0.02)
+        assert await runtime.flush() > 0
+
+
 def test_terminate_ends_cleanly(server: Server) -> None:
     """Must be the module's last test: it stops the server."""
     stop(server.process)
@@ -395,30 +422,3 @@ async def test_a_huge_prompt_is_refused_quickly(client: openai.AsyncOpenAI) -> N
         )
     assert caught.value.code == "context_length_exceeded"
     assert caught.value.param == "prompt"
-
-
-async def test_a_program_over_http(server: Server) -> None:
-    """By the routes of our own, through Ray Serve, to actors."""
-
-    @rr.function
-    async def program(s: rr.State) -> None:
-        s += rr.user("What is the capital of France?")
-        s += rr.assistant(rr.gen("city", max_tokens=6, regex="[A-Z][a-z]+") + "! It is")
-        s += rr.select("size", [" big.", " small."])
-
-    @rr.function
-    async def endless(s: rr.State) -> None:
-        s += "Once upon a time" + rr.gen("story", **LONG)
-
-    async with rr.connect(server.url, api_key=API_KEY) as runtime:
-        result = await program.run(temperature=0)
-        assert str(result["city"]).isalpha() and len(result["size"].scores) == 2
-        task = asyncio.create_task(endless.run())
-        while not any(each.running for each in (await runtime.stats()).values()):
-            await asyncio.sleep(0.02)
-        task.cancel()
-        await asyncio.wait([task])
-        async with asyncio.timeout(10):
-            while any(each.running for each in (await runtime.stats()).values()):
-                await asyncio.sleep(0.02)
-        assert await runtime.flush() > 0

@@ -30,6 +30,7 @@ _NO_CONTENT = frozenset(
     {
         "type",
         "request_id",
+        "image_data",
         "prompt_ids",
         "choices",
         "cache_salt",

@@ -32,7 +32,7 @@ class Piece:
 
     text: str = ""
     finish_reason: str | None = None
-    stop_reason: int | str | None = None
+    stop_reason: str | None = None
     usage: Usage | None = None
     tokens: list[bytes] = field(default_factory=list)
 
@@ -98,7 +98,9 @@ def _piece(data: bytes) -> Piece:
     delta = choice.get("delta")
     piece.text = (choice.get("text") if delta is None else delta.get("content")) or ""
     piece.tokens = _tokens(choice.get("logprobs"))
-    piece.stop_reason = choice.get("stop_reason")
+    stop = choice.get("stop_reason")
+    # An id would be one of the model's, which mean nothing here.
+    piece.stop_reason = stop if isinstance(stop, str) else None
     reason = choice.get("finish_reason")
     if reason is not None:
         if reason not in _REASONS:

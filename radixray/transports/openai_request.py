@@ -9,7 +9,7 @@ import msgspec
 
 from radixray.constraint import Constraint
 from radixray.errors import InvalidRequestError, UnsupportedFeatureError
-from radixray.protocol import GenerateRequest, SamplingParams
+from radixray.protocol import GenerateRequest
 from radixray.transports.message_markup import read_chat
 
 API = Literal["chat", "completions"]
@@ -39,8 +39,29 @@ EXTENSIONS = PARAMETERS | {
 }
 """Values of `extensions` of `radixray.connect_openai`."""
 
-_STANDARD = ("top_p", "frequency_penalty", "presence_penalty", "seed", "stop", "logit_bias")
-_DEFAULTS = SamplingParams()
+_STANDARD = frozenset(
+    {"top_p", "frequency_penalty", "presence_penalty", "seed", "stop", "logit_bias"}
+)
+_REFUSED = {
+    "logprobs": "the endpoint gives no token ids",
+    "prompt_logprobs_from": "the endpoint gives no token ids",
+    "fsm_debug": "the endpoint does not report it",
+}
+_TOLD = frozenset(
+    {
+        "request_id",
+        "prompt_ids",
+        "sampling",
+        "max_tokens",
+        "temperature",
+        "constraint",
+        "timeout_s",
+        # How it is done, not what.
+        "jump_forward",
+        "whole",
+    }
+)
+"""Fields that are put into words of their own, or are nothing to the endpoint."""
 
 
 @dataclass(frozen=True)
@@ -77,25 +98,12 @@ def body_of(request: GenerateRequest, dialect: Dialect) -> dict[str, Any]:
     if sampling.max_tokens is not None:
         known = "max_completion_tokens" in dialect.extensions
         body["max_completion_tokens" if known else "max_tokens"] = sampling.max_tokens
-    for name in _STANDARD:
-        if getattr(sampling, name) != getattr(_DEFAULTS, name):
-            body[name] = getattr(sampling, name)
-    given = {
-        name: getattr(sampling, name)
-        for name in PARAMETERS & set(SamplingParams.__struct_fields__)
-        if getattr(sampling, name) != getattr(_DEFAULTS, name)
-    }
-    given |= {"cache_salt": request.cache_salt} if request.cache_salt else {}
-    given |= {"priority": request.priority} if request.priority else {}
-    for name, value in given.items():
-        if name not in dialect.extensions:
+    for name, value in {**_given(sampling, _TOLD), **_given(request, _TOLD)}.items():
+        if name in _REFUSED:
+            raise _unsupported(name, _REFUSED[name])
+        if name not in _STANDARD and name not in dialect.extensions & PARAMETERS:
             raise _unsupported(name, "the endpoint is not said to know it (extensions)")
         body[name] = value
-    for name in ("logprobs", "prompt_logprobs_from"):
-        if getattr(sampling, name) is not None:
-            raise _unsupported(name, "the endpoint gives no token ids")
-    if request.fsm_debug:
-        raise _unsupported("fsm_debug", "the endpoint does not report it")
     if request.constraint is not None:
         body |= _constraint(request.constraint, dialect)
     body |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -157,15 +165,23 @@ def _constraint(constraint: Constraint, dialect: Dialect) -> dict[str, Any]:
         return {"structured_outputs": {name: getattr(constraint, kind)}}
     if kind in known:
         return {kind: getattr(constraint, kind)}
-    extensions = {"json_schema": "'response_format'", "predicate": ""}
-    needed = extensions.get(
-        kind,
-        f"{kind!r} or 'structured_outputs'"
-        if kind in ("regex", "ebnf")
-        else "'structured_outputs'",
-    )
-    why = f"the endpoint is not said to know {needed} (extensions)" if needed else "it is code"
+    if kind == "predicate":
+        raise _unsupported(kind, "it is code")
+    needed = dict.fromkeys(("choices", "lark"), "'structured_outputs'")
+    needed["json_schema"] = "'response_format'"
+    extension = needed.get(kind, f"{kind!r} or 'structured_outputs'")
+    why = f"the endpoint is not said to know it (extensions: {extension})"
     raise _unsupported(kind, why)
+
+
+def _given(struct: msgspec.Struct, but: frozenset[str]) -> dict[str, Any]:
+    """The fields that are not as by default."""
+    given = {}
+    for field in msgspec.structs.fields(struct):
+        value = getattr(struct, field.name)
+        if field.name not in but and value != field.default and value not in ({}, (), []):
+            given[field.name] = value
+    return given
 
 
 def _unsupported(name: str, why: str) -> UnsupportedFeatureError:

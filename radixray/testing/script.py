@@ -25,8 +25,8 @@ Answers = Mapping[str, Answer | Sequence[Answer]]
 
 _WORD = re.compile(r"\s*\S+|\s+")
 _TEMPLATE = (
-    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant: {% endif %}"
+    "{% for m in messages %}{{ m.role }}:\n{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:\n{% endif %}"
 )
 
 
@@ -39,7 +39,7 @@ class Script:
             answered.
 
     Attributes:
-        prompts: all that was asked, roles as ``user: ...`` lines.
+        prompts: all that was asked, roles as lines ``user:``.
     """
 
     def __init__(self, answers: Answers) -> None:

@@ -88,7 +88,7 @@ async def test_texts_become_completions(fake: Fake) -> None:
     assert result.text() == "Q: one! three"
     assert [body["prompt"] for body in server.bodies] == ["Q:", "Q: one!"]
     assert server.bodies[0]["auth"] is None
-    assert [piece.delta for piece in pieces[:-1]] == [" one", " three"]
+    assert [piece.delta for piece in pieces if piece.var] == [" one", " three"]
 
 
 async def test_roles_on_completions_need_a_template(fake: Fake) -> None:

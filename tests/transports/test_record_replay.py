@@ -307,7 +307,9 @@ async def test_scripts(nothing: None) -> None:
         result = await program.run("The capital of France?")
         assert str(result["answer"]) == "Paris, of course"
         assert str(result["sure"]) == "no" and result["why"][1] == 22
-        assert script.prompts[0] == ("system: Be brief.\nuser: The capital of France?\nassistant: ")
+        assert script.prompts[0] == (
+            "system:\nBe brief.\nuser:\nThe capital of France?\nassistant:\n"
+        )
         with pytest.raises(ExceptionGroup):
             await program.run("The capital of France?")
         with pytest.raises(rr.ProgramError) as raised:

@@ -40,6 +40,7 @@ class ByteTokenizer(Tokenizer):
         self.special_ids = frozenset(special or ())
         self.eos_token_id = None
         self.chat_template = chat_template
+        self.fingerprint = f"bytes from {base}"
         self._base = base
         self._special = dict(special or {})
         self._whole = dict(whole or {})

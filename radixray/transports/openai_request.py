@@ -167,9 +167,9 @@ def _constraint(constraint: Constraint, dialect: Dialect) -> dict[str, Any]:
         return {kind: getattr(constraint, kind)}
     if kind == "predicate":
         raise _unsupported(kind, "it is code")
-    needed = dict.fromkeys(("choices", "lark"), "'structured_outputs'")
-    needed["json_schema"] = "'response_format'"
-    extension = needed.get(kind, f"{kind!r} or 'structured_outputs'")
+    extension = "'response_format'" if kind == "json_schema" else "'structured_outputs'"
+    if kind in EXTENSIONS:
+        extension += f" or {kind!r}"
     why = f"the endpoint is not said to know it (extensions: {extension})"
     raise _unsupported(kind, why)
 

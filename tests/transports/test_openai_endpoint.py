@@ -262,8 +262,9 @@ async def test_streams_that_break_are_errors(fake: Fake) -> None:
             await one_turn.run()
         assert isinstance(raised.value.__cause__, rr.EngineDiedError)
         server.mid_error, server.cut_off = None, True
-        with pytest.raises(rr.ProgramError, match="without a finish reason"):
+        with pytest.raises(rr.ProgramError, match="without a finish reason") as raised:
             await one_turn.run()
+        assert isinstance(raised.value.__cause__, rr.EngineDiedError)
         server.cut_off, server.hang = False, True
         with pytest.raises(rr.ProgramError) as raised:
             await one_turn.run(timeout_s=0.2)

@@ -167,7 +167,9 @@ class _LineWriter:
             await self.write(b"\n")
 
     async def fail(self, error: Exception) -> None:
-        known = error if isinstance(error, RadixRayError) else EngineError("see the server's log")
+        known = error
+        if not isinstance(known, RadixRayError):
+            known = EngineError("the server failed on this request; its log says why")
         status, headers = status_of(error), {}
         if status in (429, 503):
             after = error.retry_after_s if isinstance(error, OverloadedError) else RETRY_AFTER_S

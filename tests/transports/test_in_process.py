@@ -162,7 +162,10 @@ async def test_shutting_down_fails_what_runs() -> None:
     task = asyncio.create_task(endless.run(temperature=0))
     while not (await runtime.stats())["in-process"].running:
         await asyncio.sleep(0.01)
+    place: Any = runtime._place
+    asked = [place.thread.ask(lambda engine: engine.info.name) for _ in range(9)]
     rr.shutdown()
+    assert {answer.result(5) for answer in asked} == {"smollm2-135m"}
     with pytest.raises(rr.ProgramError) as raised:
         await asyncio.wait_for(task, 10)
     assert isinstance(raised.value.__cause__, rr.EngineDiedError)

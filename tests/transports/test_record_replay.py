@@ -359,4 +359,3 @@ async def test_the_pytest_fixture(tmp_path: Path) -> None:
     assert await run(" Paris", "--record-calls") == 0
     assert (tmp_path / "recordings" / "test_capital-test_it_1_.jsonl").exists()
     assert await run(" Rome") == 0  # the model is not asked
-    assert await run(" Rome", "--record-calls") == 1

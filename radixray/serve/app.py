@@ -25,8 +25,8 @@ from radixray.serve.http_config import HttpConfig
 from radixray.serve.keys import ApiKey
 from radixray.serve.live_requests import LiveRequests
 from radixray.serve.models import get_model, list_models
-from radixray.serve.responses import create_response
 from radixray.serve.native_routes import ROUTES as NATIVE_ROUTES
+from radixray.serve.responses import create_response
 from radixray.serve.sglang_generate import native_generate
 from radixray.serve.sglang_server import (
     abort_request,

@@ -19,11 +19,13 @@ from radixray.actors.wire import ServedModel
 from radixray.constraint import Constraint
 from radixray.errors import ConstraintError, EngineError, OverloadedError, RadixRayError
 from radixray.protocol import ErrorInfo, GenerateRequest, SamplingParams, ScoreRequest
+from radixray.serve.admission import admit
 from radixray.serve.answer import json_response
 from radixray.serve.connection import Connection
 from radixray.serve.disconnect import while_connected
 from radixray.serve.errors import RETRY_AFTER_S, ClientGoneError, log_fault, status_of
 from radixray.serve.parse import parse, read_body
+from radixray.serve.tenants import Tenant
 from radixray.transports import native
 from radixray.transports.native import Line
 
@@ -76,7 +78,7 @@ async def generate(request: Request) -> Response:
             )
         transport = await _transport(request)
         asked.validate(transport.info)
-        async with aclosing(transport.generate(asked)) as deltas:
+        async with aclosing(admit(request, transport, [asked]).generate(asked)) as deltas:
             async for delta in deltas:
                 await emit(Line(delta=delta))
 
@@ -91,7 +93,11 @@ async def score(request: Request) -> Response:
         asked = parse(body, SentScore)
         transport = await _transport(request)
         asked.validate(transport.info)
-        await emit(Line(score=await transport.score(asked)))
+        tenant: Tenant = request.state.tenant
+        tenant.ask(len(asked.prompt_ids) + sum(map(len, asked.choices)))
+        async with request.app.state.admission.shares.slot(tenant.name):
+            result = await transport.score(asked)
+        await emit(Line(score=result))
 
     return Lines(work)
 

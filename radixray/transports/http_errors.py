@@ -19,6 +19,7 @@ from radixray.errors import (
     ModelNotFoundError,
     OverloadedError,
     RadixRayError,
+    RateLimitError,
 )
 
 _BY_CODE: dict[str, type[RadixRayError]] = {
@@ -31,6 +32,7 @@ _BY_CODE: dict[str, type[RadixRayError]] = {
     "not_ready": DeploymentError,
     "aborted": AbortedError,
     "insufficient_quota": InvalidRequestError,
+    "rate_limit_exceeded": RateLimitError,
 }
 _BY_STATUS: dict[int, type[RadixRayError]] = {
     401: InvalidRequestError,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -18,6 +19,8 @@ from radixray.constraint import Constraint
 from radixray.errors import WIRE_ERRORS
 from radixray.protocol import Delta, GenerateRequest, SamplingParams, ScoreRequest, ScoreResult
 from radixray.serve.app import build_app
+from radixray.serve.http_config import HttpConfig
+from radixray.serve.keys import ApiKey, KeyLimits
 from radixray.transports import native
 from radixray.transports.in_process import InProcessTransport
 from radixray.transports.radixray_server import RadixRayServer, ServerTransport
@@ -238,6 +241,30 @@ async def test_errors_are_what_they_were(failing: tuple[Failing, str]) -> None:
     await transport.close()
     with pytest.raises(rr.EngineDiedError):
         [delta async for delta in transport.generate(REQUEST)]
+
+
+@pytest.mark.parametrize("limits", [{"tokens_per_minute": 6}, {"requests_per_minute": 1}])
+async def test_limits_of_keys_hold(direct: InProcessTransport, limits: dict[str, int]) -> None:
+    fake = Failing(direct)
+
+    async def connect() -> Any:
+        return fake
+
+    config = HttpConfig(keys=(ApiKey.of("few", "k", KeyLimits(**limits)),))
+    async with serving(build_app(connect, config=config)) as url:
+        transport = await RadixRayServer(url, "k").connect()
+        with suppress(rr.RateLimitError):
+            [delta async for delta in transport.generate(REQUEST)]  # what there is, is used
+        for ask in (
+            lambda: transport.score(
+                ScoreRequest(request_id="a", prompt_ids=[1], choices=[[2] * 9])
+            ),
+            lambda: anext(transport.generate(msgspec.structs.replace(REQUEST, prompt_ids=[1] * 9))),
+        ):
+            with pytest.raises(rr.RateLimitError) as raised:
+                await ask()
+            assert raised.value.retry_after_s > 1
+        await transport.close()
 
 
 async def test_silence_is_told_from_a_lost_connection(

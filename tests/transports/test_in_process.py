@@ -156,8 +156,13 @@ def test_programs_run_in_several_loops(runtime: rr.Runtime) -> None:
     assert len(texts) == 3 and len(set(texts)) == 1
 
 
+def engine_threads() -> int:
+    return sum(thread.name == "radixray-engine" for thread in threading.enumerate())
+
+
 async def test_shutting_down_fails_what_runs() -> None:
     rr.shutdown()
+    before = engine_threads()
     runtime = rr.init(in_process=True, dtype="float32", max_total_tokens=2048)
     task = asyncio.create_task(endless.run(temperature=0))
     while not (await runtime.stats())["in-process"].running:
@@ -173,4 +178,4 @@ async def test_shutting_down_fails_what_runs() -> None:
         await capital.run("Peru")
     with pytest.raises(rr.ModelNotFoundError):
         rr.init("no-such-model", in_process=True)
-    assert "radixray-engine" not in {thread.name for thread in threading.enumerate()}
+    assert engine_threads() == before

@@ -67,8 +67,8 @@ if TYPE_CHECKING:
         RadixRayError,
         RateLimitError,
         TemplateError,
-        UnsupportedInputError,
         UnsupportedFeatureError,
+        UnsupportedInputError,
         UnsupportedModelError,
     )
 
@@ -156,8 +156,8 @@ __all__ = [
     "Runtime",
     "State",
     "TemplateError",
-    "UnsupportedInputError",
     "UnsupportedFeatureError",
+    "UnsupportedInputError",
     "UnsupportedModelError",
     "assistant",
     "assistant_begin",

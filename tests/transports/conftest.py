@@ -3,14 +3,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator
 
 import pytest
-from http_app import serving
+from http_app import KEY, serving
 
 import radixray as rr
 from radixray.config import EngineConfig
 from radixray.serve.app import build_app
 from radixray.transports.in_process import InProcessEngine, InProcessTransport
-
-KEY = "secret"
 
 
 @pytest.fixture(scope="package")

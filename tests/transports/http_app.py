@@ -10,6 +10,9 @@ from typing import Any
 
 import uvicorn
 
+KEY = "secret"
+"""What the test server wants."""
+
 
 @asynccontextmanager
 async def serving(app: Any) -> AsyncGenerator[str, None]:

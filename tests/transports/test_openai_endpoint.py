@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from conftest import KEY
 from fake_openai import FakeOpenAI, fake_openai
+from http_app import KEY
 
 import radixray as rr
 from radixray.protocol import Usage

@@ -10,8 +10,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
-from conftest import KEY
-from http_app import serving
+from http_app import KEY, serving
 from starlette.applications import Starlette
 
 import radixray as rr

@@ -21,6 +21,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from radixray import testing
+    from radixray.client.connect import connect, connect_openai
     from radixray.client.expressions import (
         assistant,
         assistant_begin,
@@ -58,12 +60,14 @@ if TYPE_CHECKING:
         ModelNotFoundError,
         NotInitializedError,
         NotReadyError,
+        NotRecordedError,
         OutputError,
         OverloadedError,
         ProgramError,
         RadixRayError,
         RateLimitError,
         TemplateError,
+        UnsupportedFeatureError,
         UnsupportedInputError,
         UnsupportedModelError,
     )
@@ -71,6 +75,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "radixray.client.connect": ("connect", "connect_openai"),
     "radixray.client.expressions": (
         "assistant",
         "assistant_begin",
@@ -108,6 +113,7 @@ _HOME = {
         "ModelNotFoundError",
         "NotInitializedError",
         "NotReadyError",
+        "NotRecordedError",
         "OutputError",
         "OverloadedError",
         "ProgramError",
@@ -115,6 +121,7 @@ _HOME = {
         "RateLimitError",
         "TemplateError",
         "UnsupportedInputError",
+        "UnsupportedFeatureError",
         "UnsupportedModelError",
     ),
 }
@@ -138,6 +145,7 @@ __all__ = [
     "ModelNotFoundError",
     "NotInitializedError",
     "NotReadyError",
+    "NotRecordedError",
     "OutputError",
     "OverloadedError",
     "ProgramError",
@@ -148,12 +156,15 @@ __all__ = [
     "Runtime",
     "State",
     "TemplateError",
+    "UnsupportedFeatureError",
     "UnsupportedInputError",
     "UnsupportedModelError",
     "assistant",
     "assistant_begin",
     "assistant_end",
     "attach",
+    "connect",
+    "connect_openai",
     "function",
     "gen",
     "gen_int",
@@ -166,6 +177,7 @@ __all__ = [
     "system",
     "system_begin",
     "system_end",
+    "testing",
     "user",
     "user_begin",
     "user_end",
@@ -173,6 +185,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":  # a package of its own
+        return importlib.import_module("radixray.testing")
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

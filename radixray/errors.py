@@ -41,6 +41,10 @@ class UnsupportedInputError(InvalidRequestError):
     """The model, or this installation, takes no input of this kind."""
 
 
+class UnsupportedFeatureError(InvalidRequestError):
+    """The place where the program runs cannot do this; `param` names it. Nothing was sent."""
+
+
 class ContextLengthError(InvalidRequestError):
     """The prompt, or prompt plus `max_tokens`, does not fit the context or the KV pool."""
 
@@ -115,6 +119,10 @@ class NotReadyError(RadixRayError):
 
 class NotInitializedError(RadixRayError):
     """No runtime: call `rr.init()` first."""
+
+
+class NotRecordedError(RadixRayError):
+    """A call was replayed that no recording holds; the message shows the nearest one."""
 
 
 class DeploymentError(RadixRayError):
@@ -217,6 +225,7 @@ WIRE_ERRORS: dict[str, type[RadixRayError]] = {
         RadixRayError,
         InvalidRequestError,
         UnsupportedInputError,
+        UnsupportedFeatureError,
         ContextLengthError,
         ConstraintError,
         GrammarTooComplexError,

@@ -153,6 +153,8 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
         max_queued_requests: waiting requests one model actor accepts.
         image_placeholder: the text that stands for an image in a prompt; None where the model
             takes no images.
+        own_tokens: whether token ids are the model's own; else they stand for the bytes of text,
+            which is all that can be sent.
     """
 
     name: str
@@ -163,6 +165,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     max_queued_requests: int
     image_placeholder: str | None = None
+    own_tokens: bool = True
 
     @property
     def max_sequence_tokens(self) -> int:

@@ -30,10 +30,12 @@ LAYER = {
     "models": 2,
     "engine": 3,
     "actors": 4,
+    "transports": 4,
     "serve": 5,
     "client": 5,
     "terminal": 6,
     "cli": 6,
+    "testing": 6,
 }
 ROOMS_OF_LAYER_1 = {room for room, layer in LAYER.items() if layer == 1}
 """These know nothing of each other, except that the scheduler reads the cache's public view."""
@@ -58,6 +60,7 @@ NO_TORCH = {
     "serve",
     "terminal",
     "cli",
+    "testing",
 }
 NO_RAY = {
     "errors",
@@ -77,6 +80,8 @@ NO_RAY = {
     "tokenizer",
     "models",
     "engine",
+    "transports",
+    "testing",
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 import uuid
 from collections.abc import AsyncGenerator
@@ -75,33 +74,17 @@ class ModelActor:
             self._startup_error = error
 
     def _start_engine(self, config: EngineConfig, neighbours: int) -> None:
-        from radixray.kernels.cpu.threads import default_threads, set_waiting
+        from radixray.kernels.cpu.threads import set_waiting
 
         set_waiting()  # before torch loads its OpenMP
-        import torch
-
-        from radixray.engine.build import build_engine
-        from radixray.engine.thread import EngineThread
-        from radixray.fsm.bounded import BoundedCompiler
-        from radixray.fsm.vocabulary import TokenVocabulary
+        from radixray.engine.start import start_compiler, start_engine
         from radixray.models.resolve import resolve_model
         from radixray.tokenizer.tokenizer import read_tokenizer_files
 
-        def build() -> Engine:
-            torch.set_num_threads(config.cpu_threads or default_threads(neighbours))
-            return build_engine(config)
-
-        engine = self._engine = EngineThread(build, self._from_engine)
+        engine = self._engine = start_engine(config, neighbours, self._from_engine)
         self._info = engine.info
         self._tokenizer_files = read_tokenizer_files(resolve_model(config.model))
-        self._compiler = BoundedCompiler(
-            TokenVocabulary(
-                engine.tokenizer.token_bytes,
-                engine.info.eos_token_ids,
-                vocab_size=engine.info.vocab_size,
-            )
-        )
-        threading.Thread(target=self._compiler.warm_up, daemon=True).start()
+        self._compiler = start_compiler(engine)
         self._publisher = Publisher(engine.report, RayMetrics(self._name, engine.info.name))
 
     @ray.method(concurrency_group="control")

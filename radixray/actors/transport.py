@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from radixray.config import DeploymentConfig
 from radixray.protocol import Delta, GenerateRequest, ModelInfo, ScoreRequest, ScoreResult
-from radixray.reports import EngineStats
+from radixray.reports import CacheTree, EngineStats, PinReport
 from radixray.tokenizer.tokenizer import Tokenizer
 
 
@@ -56,4 +57,67 @@ class Transport(Generates, Protocol):
 
     async def stats(self) -> dict[str, EngineStats]:
         """Counters of each model actor by name; one that does not answer is not `reachable`."""
+        ...
+
+
+class Client(Transport, Protocol):
+    """A transport that one event loop has opened."""
+
+    async def close(self) -> None:
+        """Ends it; requests under way fail."""
+        ...
+
+    def abandon(self) -> None:
+        """As `close`, without waiting; in the client's loop only."""
+        ...
+
+
+@runtime_checkable
+class ControlsCache(Protocol):
+    """A transport that can show the caches behind it, and keep prefixes in them."""
+
+    async def pin(
+        self, prompt_ids: list[int], ttl_s: float, *, cache_salt: str = ""
+    ) -> dict[str, PinReport]:
+        """Keeps what is cached of a prefix, everywhere, for `ttl_s` seconds.
+
+        Raises:
+            InvalidRequestError: a bad `ttl_s`, or no room in the pin budget.
+            EngineDiedError: an engine cannot be reached.
+        """
+        ...
+
+    async def cache_tree(self, limit: int = 100) -> dict[str, CacheTree]:
+        """What each engine has cached, at most `limit` nodes each; raises EngineDiedError."""
+        ...
+
+
+class Place(Protocol):
+    """Where programs run.
+
+    Attributes:
+        config: of the deployment on Ray that it is, or None.
+        identity: differs from that of every other place.
+        owned: whether this process started it.
+    """
+
+    @property
+    def config(self) -> DeploymentConfig | None: ...
+
+    @property
+    def identity(self) -> str: ...
+
+    @property
+    def owned(self) -> bool: ...
+
+    async def connect(self) -> Client:
+        """A transport for the running event loop.
+
+        Raises:
+            EngineDiedError: it cannot be reached.
+        """
+        ...
+
+    def shutdown(self) -> None:
+        """Stops what this process started of it."""
         ...

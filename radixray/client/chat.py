@@ -104,7 +104,8 @@ class Transcript:
         return "".join(scope)
 
     def add_text(self, text: str) -> None:
-        """Appends text, to the open message where there is one."""
+        """Appends text, to the open message where there is one; raises as `ChatTemplate.check`."""
+        self._template.check(text)
         self._tell_scopes(text)
         self._write(text)
 

@@ -1,14 +1,15 @@
-"""The runtime of this process: the deployment it talks to, and a transport per event loop."""
+"""The runtime of this process: where its programs run, and a transport per event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 
-from radixray.actors.deployment import Deployment, deploy
-from radixray.actors.deployment import attach as attach_deployment
-from radixray.actors.engine_client import EngineClient
+from radixray.actors.transport import Client, ControlsCache, Place, Transport
 from radixray.config import (
     DEFAULT_MODEL,
     DeploymentConfig,
@@ -17,66 +18,73 @@ from radixray.config import (
     EvictionPolicy,
     SchedulePolicy,
 )
-from radixray.errors import InvalidRequestError, NotInitializedError
+from radixray.errors import InvalidRequestError, NotInitializedError, UnsupportedFeatureError
 from radixray.reports import CacheTree, EngineStats, PinReport
+from radixray.transports.in_process import InProcessEngine
 
 ABANDON_TIMEOUT_S = 2.0
 """A loop that is busy for longer keeps its streams; Ray then ends them."""
 
 
 class Runtime:
-    """A deployment in use. Also an async context manager that shuts it down at the end.
+    """A place in use. Also an async context manager that shuts it down at the end."""
 
-    Attributes:
-        config: of the deployment.
-    """
-
-    def __init__(self, deployment: Deployment) -> None:
-        self._deployment = deployment
+    def __init__(self, place: Place) -> None:
+        self._place = place
         # A client's futures belong to one loop; programs may run in several.
-        self._clients: dict[asyncio.AbstractEventLoop, asyncio.Task[EngineClient]] = {}
+        self._clients: dict[asyncio.AbstractEventLoop, asyncio.Task[Client]] = {}
 
     @property
     def config(self) -> DeploymentConfig:
-        """What the deployment was started with."""
-        return self._deployment.config
+        """What the deployment on Ray was started with.
 
-    async def transport(self) -> EngineClient:
+        Raises:
+            UnsupportedFeatureError: programs do not run on Ray here.
+        """
+        if self._place.config is None:
+            raise UnsupportedFeatureError("this runtime is no deployment on Ray", param="config")
+        return self._place.config
+
+    async def transport(self) -> Client:
         """The transport of the running event loop.
 
         Raises:
-            EngineDiedError: the actors cannot be reached.
+            EngineDiedError: what it leads to cannot be reached.
         """
         self._forget_closed_loops()
         loop = asyncio.get_running_loop()
         connecting = self._clients.get(loop)
         if connecting is None or (connecting.done() and _result_of(connecting) is None):
-            connecting = self._clients[loop] = loop.create_task(self._deployment.connect())
+            connecting = self._clients[loop] = loop.create_task(self._place.connect())
         # Shielded: many programs may wait for this, and one of them being cancelled is no reason.
         return await asyncio.shield(connecting)
 
     async def stats(self) -> dict[str, EngineStats]:
-        """Counters of each model actor; one that does not answer is not `reachable`."""
+        """Counters of each engine by name; one that does not answer is not `reachable`."""
         return await (await self.transport()).stats()
 
     async def pin(
         self, prompt: str | list[int], ttl_s: float, *, cache_salt: str = ""
     ) -> dict[str, PinReport]:
-        """Keeps what is cached of a prompt, text or token ids; see `EngineClient.pin`."""
+        """Keeps what is cached of a prompt, text or token ids; see `ControlsCache.pin`.
+
+        Raises:
+            UnsupportedFeatureError: the caches are out of reach from here.
+        """
         transport = await self.transport()
         ids = transport.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        return await transport.pin(ids, ttl_s, cache_salt=cache_salt)
+        return await _cache_of(transport, "pin").pin(ids, ttl_s, cache_salt=cache_salt)
 
     async def flush(self) -> int:
         """Empties the caches of what no request uses; pages freed."""
         return await (await self.transport()).flush()
 
     async def cache_tree(self, limit: int = 100) -> dict[str, CacheTree]:
-        """What each model actor has cached, for people to look at."""
-        return await (await self.transport()).cache_tree(limit)
+        """What each engine has cached, for people to look at; raises as `pin`."""
+        return await _cache_of(await self.transport(), "cache_tree").cache_tree(limit)
 
     async def aclose(self) -> None:
-        """Closes this loop's transport; the deployment lives on."""
+        """Closes this loop's transport; what it leads to lives on."""
         connecting = self._clients.pop(asyncio.get_running_loop(), None)
         if connecting is not None:
             await asyncio.wait([connecting])
@@ -85,7 +93,7 @@ class Runtime:
                 await client.close()
 
     def shutdown(self) -> None:
-        """Stops the actors, and Ray, as far as this process started them.
+        """Stops the actors, the engine and Ray, as far as this process started them.
 
         Programs that still run fail with EngineDiedError.
         """
@@ -93,10 +101,10 @@ class Runtime:
         if _current is self:
             _current = None
         self.abandon()
-        self._deployment.shutdown()
+        self._place.shutdown()
 
     def abandon(self) -> None:
-        """Leaves the deployment: requests under way fail, in whichever loop they are."""
+        """Leaves the place: requests under way fail, in whichever loop they are."""
         clients, self._clients = self._clients, {}
         for loop, connecting in clients.items():
             if loop.is_closed():
@@ -108,14 +116,20 @@ class Runtime:
             else:
                 _abandon(connecting)
 
-    def is_same(self, deployment: Deployment) -> bool:
-        """Whether this uses the very deployment, not one that had its name before."""
-        return self._deployment.identity == deployment.identity
+    def runs(self, config: DeploymentConfig, in_process: bool) -> bool:
+        """Whether `init` with these settings would start what is in use."""
+        if in_process:
+            return self._place.identity == InProcessEngine.identity_of(config.engine)
+        return self._place.config == config
+
+    def is_same(self, place: Place) -> bool:
+        """Whether this uses the very place, not one that had its name before."""
+        return self._place.identity == place.identity
 
     @property
     def owned(self) -> bool:
-        """Whether this process started the deployment."""
-        return self._deployment.owned
+        """Whether this process started what runs there."""
+        return self._place.owned
 
     async def __aenter__(self) -> Runtime:
         return self
@@ -136,7 +150,7 @@ class Runtime:
             del self._clients[loop]
 
 
-def _abandon(connecting: asyncio.Task[EngineClient], done: threading.Event | None = None) -> None:
+def _abandon(connecting: asyncio.Task[Client], done: threading.Event | None = None) -> None:
     client = _result_of(connecting) if connecting.done() else None
     if client is not None:
         client.abandon()
@@ -145,10 +159,18 @@ def _abandon(connecting: asyncio.Task[EngineClient], done: threading.Event | Non
         done.set()
 
 
-def _result_of(connecting: asyncio.Task[EngineClient]) -> EngineClient | None:
+def _result_of(connecting: asyncio.Task[Client]) -> Client | None:
     if connecting.cancelled() or connecting.exception() is not None:
         return None
     return connecting.result()
+
+
+def _cache_of(transport: Transport, asked: str) -> ControlsCache:
+    if not isinstance(transport, ControlsCache):
+        raise UnsupportedFeatureError(
+            f"{asked} is not possible where this runtime's programs run", param=asked
+        )
+    return transport
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -181,12 +203,16 @@ def init(
     cpu_threads: int | None = None,
     name: str = "default",
     address: str | None = None,
+    in_process: bool = False,
 ) -> Runtime:
     """Starts RadixRay on Ray, or attaches to the deployment of that name, for this process.
 
     Ray is started on this machine unless it is initialised or `address` names a cluster. The
     parameters are those of `EngineConfig` and `DeploymentConfig`; `max_running_requests` is
     SGLang's name for `max_num_seqs`.
+
+    With `in_process`, one engine runs in a thread of this process instead, without Ray;
+    `model_actors`, `name` and `address` say nothing then and must be left out.
 
     Raises:
         InvalidRequestError: a parameter is out of its limits, or a runtime is in use already.
@@ -213,12 +239,24 @@ def init(
         model_actors=model_actors,
         name=name,
     )
-    if _current is not None and _current.config == config:
-        return _current
+    if in_process:
+        for param, value, default in (
+            ("model_actors", model_actors, 1),
+            ("name", name, "default"),
+            ("address", address, None),
+        ):
+            if value != default:
+                raise InvalidRequestError(f"{param} does not go with in_process", param=param)
     if _current is not None:
+        if _current.runs(config, in_process):
+            return _current
         raise InvalidRequestError(
             "a runtime with another configuration is in use; call rr.shutdown() first"
         )
+    if in_process:
+        return _use(InProcessEngine(config.engine))
+    from radixray.actors.deployment import deploy
+
     return _use(deploy(config, address=address))
 
 
@@ -232,17 +270,27 @@ def attach(name: str = "default", *, address: str | None = None) -> Runtime:
         DeploymentError: no Ray cluster can be reached.
         InvalidRequestError: a runtime that this process started is in use.
     """
-    deployment = attach_deployment(name, address=address)
+    from radixray.actors import deployment
+
+    return use(deployment.attach(name, address=address))
+
+
+def use(place: Place) -> Runtime:
+    """Makes `place` the one where programs of this process run, in place of the last.
+
+    Raises:
+        InvalidRequestError: a runtime that this process started is in use.
+    """
     if _current is not None:
-        if _current.is_same(deployment):
+        if _current.is_same(place):
             return _current
         if _current.owned:
             raise InvalidRequestError(
-                f"this process runs deployment {_current.config.name!r}; call rr.shutdown() first",
+                "a runtime that this process started is in use; call rr.shutdown() first",
                 param="name",
             )
         _current.abandon()
-    return _use(deployment)
+    return _use(place)
 
 
 def shutdown() -> None:
@@ -255,24 +303,50 @@ def current_runtime() -> Runtime:
     """The runtime of this process.
 
     Raises:
-        NotInitializedError: neither `init` nor `attach` was called.
+        NotInitializedError: none of `init`, `attach` and `connect` was called.
     """
     if _current is None:
         raise NotInitializedError("no runtime: call rr.init() first")
     return _current
 
 
-async def current_transport() -> EngineClient:
+async def current_transport() -> Transport:
     """The transport of the current runtime and the running event loop.
 
     Raises:
-        NotInitializedError: neither `init` nor `attach` was called.
-        EngineDiedError: the actors cannot be reached.
+        NotInitializedError: none of `init`, `attach` and `connect` was called.
+        EngineDiedError: what it leads to cannot be reached.
     """
-    return await current_runtime().transport()
+    return await _transport_below(len(_diversions))
 
 
-def _use(deployment: Deployment) -> Runtime:
+Connect = Callable[[], Awaitable[Transport]]
+
+
+@contextmanager
+def diverted(diversion: Callable[[Connect], Awaitable[Transport]]) -> Iterator[None]:
+    """Inside, programs of this process that name no transport get the diversion's.
+
+    Args:
+        diversion: is given what connects to the transport they would have got.
+    """
+    _diversions.append(diversion)
+    try:
+        yield
+    finally:
+        _diversions.remove(diversion)
+
+
+_diversions: list[Callable[[Connect], Awaitable[Transport]]] = []
+
+
+async def _transport_below(depth: int) -> Transport:
+    if not depth:
+        return await current_runtime().transport()
+    return await _diversions[depth - 1](partial(_transport_below, depth - 1))
+
+
+def _use(place: Place) -> Runtime:
     global _current
-    _current = Runtime(deployment)
+    _current = Runtime(place)
     return _current

@@ -21,7 +21,7 @@ from radixray.client.parameters import ResolvedParameters
 from radixray.client.results import Choice
 from radixray.client.together import together
 from radixray.constraint import Constraint
-from radixray.errors import OutputError
+from radixray.errors import OutputError, UnsupportedFeatureError
 from radixray.protocol import SamplingParams, ScoreRequest, ScoreResult, Usage
 
 _SPACE = (
@@ -52,6 +52,12 @@ async def _by_score(
     cache_salt: str,
     seed: int | None,
 ) -> Choice:
+    if asked.method == "unconditional_likelihood_normalized" and not transport.info.own_tokens:
+        raise UnsupportedFeatureError(
+            f"method {asked.method!r} scores tokens by themselves, and texts are all that can be "
+            f"sent to this endpoint",
+            param="method",
+        )
     # Each choice is tokenised on its own after the same prompt tokens, so that all are scored on
     # exactly their own text.
     prompt_ids = transcript.prompt_ids()

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TypeVar
 
 import numpy as np
@@ -174,6 +175,10 @@ class EngineThread:
                 self._sink(
                     engine.reset(EngineError(f"the engine failed: {type(error).__name__}: {error}"))
                 )
+        # Whoever asked something meanwhile gets an answer.
+        while self._inbox:
+            with suppress(Exception):
+                self._inbox.popleft()(engine)
 
 
 def _error_delta(request_id: str, error: RadixRayError) -> Delta:

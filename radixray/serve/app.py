@@ -27,6 +27,7 @@ from radixray.serve.keys import ApiKey
 from radixray.serve.live_requests import LiveRequests
 from radixray.serve.metrics import CountAnswers, HttpCounts, metrics
 from radixray.serve.models import get_model, list_models
+from radixray.serve.native_routes import ROUTES as NATIVE_ROUTES
 from radixray.serve.responses import create_response
 from radixray.serve.sglang_generate import native_generate
 from radixray.serve.sglang_server import (
@@ -92,6 +93,7 @@ def build_app(
             Route("/v1/responses", create_response, methods=["POST"]),
             Route("/v1/completions", create_completion, methods=["POST"]),
             Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
+            *NATIVE_ROUTES,
         ],
         middleware=[Middleware(CountAnswers, http_counts), *_middleware(config, admission)],
         exception_handlers=exception_handlers(),

@@ -40,7 +40,7 @@ class ChatTemplate:
 
     def __init__(self, source: str | None, variables: Mapping[str, str]) -> None:
         self.source = source
-        self._variables = dict(variables)
+        self.variables = dict(variables)
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, **extra: Any
@@ -59,7 +59,7 @@ class ChatTemplate:
         variables = {
             "tools": None,
             "documents": None,
-            **self._variables,
+            **self.variables,
             **_plain(extra),
             "messages": [_message(message) for message in messages],
             "add_generation_prompt": add_generation_prompt,
@@ -69,6 +69,12 @@ class ChatTemplate:
             return template.render(variables)
         except Exception as error:  # a template is a foreign program: it may raise anything
             raise TemplateError(_reason(error), param="messages") from error
+
+    def check(self, text: str) -> None:
+        """Raises InvalidRequestError: text that the template's own could not be told from.
+
+        A model's template has none: what is special is for its tokenizer to say.
+        """
 
     @cached_property
     def _compiled(self) -> jinja2.Template:

@@ -23,6 +23,7 @@ class Tokenizer:
     """Text to token ids and back, equal to Hugging Face's fast tokenizer of the same files.
 
     Attributes:
+        files: what it was made of.
         vocabulary: the bytes of each token id and how they join to text.
         special_ids: ids that stand for no text.
         eos_token_id: of the tokenizer's own end token, or None where it names none.
@@ -41,6 +42,7 @@ class Tokenizer:
         # A file may carry the settings of a training run, which cut off or fill up texts.
         backend.no_truncation()
         backend.no_padding()
+        self.files = files
         named = _named_tokens(config)
         marked = {t.content for t in backend.get_added_tokens_decoder().values() if t.special}
         backend.add_special_tokens(

@@ -17,6 +17,8 @@ import tokenizers
 from openai.types.chat import ChatCompletionMessageParam
 from real_server import API_KEY, START_WITHIN_S, Server, start_server, stop
 
+import radixray as rr
+
 MODEL = "smollm2-135m"
 ORDER = {
     "type": "object",
@@ -351,6 +353,33 @@ async def test_forced_call_and_scores(real: openai.AsyncOpenAI) -> None:
     assert as_prompt.tokens is not None
     assert as_prompt.tokens[-4:] == as_output.tokens
     assert as_prompt.token_logprobs[-4:] == pytest.approx(as_output.token_logprobs, abs=1e-4)
+
+
+async def test_a_program_over_http(server: Server) -> None:
+    """By the routes of our own, through Ray Serve, to actors."""
+
+    @rr.function
+    async def program(s: rr.State) -> None:
+        s += rr.user("What is the capital of France?")
+        s += rr.assistant(rr.gen("city", max_tokens=6, regex="[A-Z][a-z]+") + "! It is")
+        s += rr.select("size", [" big.", " small."])
+
+    @rr.function
+    async def endless(s: rr.State) -> None:
+        s += "Once upon a time" + rr.gen("story", **LONG)
+
+    async with rr.connect(server.url, api_key=API_KEY) as runtime:
+        result = await program.run(temperature=0)
+        assert str(result["city"]).isalpha() and len(result["size"].scores) == 2
+        task = asyncio.create_task(endless.run())
+        while not any(each.running for each in (await runtime.stats()).values()):
+            await asyncio.sleep(0.02)
+        task.cancel()
+        await asyncio.wait([task])
+        async with asyncio.timeout(10):
+            while any(each.running for each in (await runtime.stats()).values()):
+                await asyncio.sleep(0.02)
+        assert await runtime.flush() > 0
 
 
 def test_terminate_ends_cleanly(server: Server) -> None:

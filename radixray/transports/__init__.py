@@ -1,0 +1,1 @@
+"""Layer 4: ways to reach a model without Ray."""

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from radixray.client.results import Choice, Gen, ProgramResult
     from radixray.client.retry import Retry
     from radixray.client.runtime import Runtime, attach, init, shutdown
+    from radixray.client.snapshot import Snapshot
     from radixray.client.state import State
     from radixray.errors import (
         AbortedError,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         ProgramError,
         RadixRayError,
         RateLimitError,
+        SnapshotError,
         TemplateError,
         UnsupportedInputError,
         UnsupportedModelError,
@@ -93,6 +95,7 @@ _HOME = {
     "radixray.client.results": ("Choice", "Gen", "ProgramResult"),
     "radixray.client.retry": ("Retry",),
     "radixray.client.runtime": ("Runtime", "attach", "init", "shutdown"),
+    "radixray.client.snapshot": ("Snapshot",),
     "radixray.client.state": ("State",),
     "radixray.errors": (
         "AbortedError",
@@ -113,6 +116,7 @@ _HOME = {
         "ProgramError",
         "RadixRayError",
         "RateLimitError",
+        "SnapshotError",
         "TemplateError",
         "UnsupportedInputError",
         "UnsupportedModelError",
@@ -146,6 +150,8 @@ __all__ = [
     "RateLimitError",
     "Retry",
     "Runtime",
+    "Snapshot",
+    "SnapshotError",
     "State",
     "TemplateError",
     "UnsupportedInputError",

@@ -9,7 +9,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 # The embedded model comes from a wheel; nothing here needs the network once installed.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help install demo test lint format bench bench-serving bench-http bench-parts bench-constrained profile soak chaos clean
+.PHONY: help install demo test lint format bench bench-serving bench-http bench-client bench-parts bench-constrained profile soak chaos clean
 
 help:
 	@echo "make demo     see it work: programs on Ray on a real language model"
@@ -18,6 +18,7 @@ help:
 	@echo "make bench    measure against transformers in one run"
 	@echo "make bench-serving  six loads over HTTP; PEER='vllm serve {model} --port {port}' adds a peer"
 	@echo "make bench-http  the time to start, and the lag of event loops while chats stream"
+	@echo "make bench-client  what very many programs in one event loop cost"
 	@echo "make bench-parts  the kernels, the radix tree and the schedule policies, each beside another design"
 	@echo "make bench-constrained  compile and mask times and jump-forward; PEER_PYTHON= one that has xgrammar"
 	@echo "make profile  where the time of a decode step goes: a table and a flame graph"
@@ -63,6 +64,9 @@ bench-serving: install
 bench-http: install
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/http_lag.py
+
+bench-client: install
+	$(BIN)/python benchmarks/client_loop.py
 
 bench-parts: install
 	$(BIN)/python benchmarks/engine.py --quick

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from radixray.client.results import Choice, Gen, ProgramResult
     from radixray.client.retry import Retry
     from radixray.client.runtime import Runtime, attach, init, shutdown
+    from radixray.client.snapshot import Snapshot
     from radixray.client.state import State
     from radixray.errors import (
         AbortedError,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         ProgramError,
         RadixRayError,
         RateLimitError,
+        SnapshotError,
         TemplateError,
         UnsupportedFeatureError,
         UnsupportedInputError,
@@ -98,6 +100,7 @@ _HOME = {
     "radixray.client.results": ("Choice", "Gen", "ProgramResult"),
     "radixray.client.retry": ("Retry",),
     "radixray.client.runtime": ("Runtime", "attach", "init", "shutdown"),
+    "radixray.client.snapshot": ("Snapshot",),
     "radixray.client.state": ("State",),
     "radixray.errors": (
         "AbortedError",
@@ -119,6 +122,7 @@ _HOME = {
         "ProgramError",
         "RadixRayError",
         "RateLimitError",
+        "SnapshotError",
         "TemplateError",
         "UnsupportedInputError",
         "UnsupportedFeatureError",
@@ -154,6 +158,8 @@ __all__ = [
     "RateLimitError",
     "Retry",
     "Runtime",
+    "Snapshot",
+    "SnapshotError",
     "State",
     "TemplateError",
     "UnsupportedFeatureError",

@@ -105,6 +105,10 @@ class TemplateError(InvalidRequestError):
     """The model's chat template is missing, fails, or rewrites earlier messages."""
 
 
+class SnapshotError(InvalidRequestError):
+    """A snapshot is of another version or another model, or it is none."""
+
+
 class ModelNotFoundError(RadixRayError):
     """No model of that name: not embedded, not a local folder, not on the Hub or offline."""
 

@@ -271,13 +271,14 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True, tag="score"):
         request_id: unique among live requests.
         prompt_ids: at least one token id.
         choices: token ids of each continuation, each at least one.
-        cache_salt, attempt, images, image_data: as in GenerateRequest.
+        cache_salt, timeout_s, attempt, images, image_data: as in GenerateRequest.
     """
 
     request_id: str
     prompt_ids: list[int]
     choices: list[list[int]]
     cache_salt: str = ""
+    timeout_s: float | None = None
     attempt: int = 0
     images: tuple[Image, ...] = ()
     image_data: dict[str, bytes] = {}
@@ -285,6 +286,8 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True, tag="score"):
     def validate(self, info: ModelInfo) -> None:
         """Raises InvalidRequestError or ContextLengthError, naming parameter and limit."""
         check_text("request_id", self.request_id, MAX_ID_LENGTH)
+        if self.timeout_s is not None:
+            check_number("timeout_s", self.timeout_s, 0.0, MAX_TIMEOUT_S)
         check_text("cache_salt", self.cache_salt, MAX_SALT_LENGTH)
         _check_prompt("prompt", self.prompt_ids, info)
         if not 1 <= len(self.choices) <= MAX_CHOICES:
@@ -479,7 +482,7 @@ def sampling_from(params: dict[str, Any]) -> SamplingParams:
     Raises:
         InvalidRequestError: an unknown name, a wrong type, or a value outside its limit.
     """
-    known = {f.name for f in msgspec.structs.fields(SamplingParams)}
+    known = SamplingParams.__struct_fields__
     given = {name: value for name, value in params.items() if value is not None}
     for name in given:
         if name not in known:

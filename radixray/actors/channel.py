@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 import uuid
-from collections.abc import AsyncGenerator
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable
+from typing import Any, TypeVar
 
 import ray
 
 from radixray.actors.independent import independent_call, independent_task
 from radixray.actors.model_actor import HEARTBEAT_S
 from radixray.actors.wire import decode_deltas, encode_request
-from radixray.errors import EngineDiedError, EngineError, RadixRayError
+from radixray.errors import DeadlineExceededError, EngineDiedError, EngineError, RadixRayError
 from radixray.protocol import Delta, GenerateRequest, Request
 
+GRACE_S = 10.0
+"""An engine that is so late after a request's `timeout_s` does not work any more."""
+
 log = logging.getLogger("radixray")
+
+T = TypeVar("T")
 
 
 class Channel:
@@ -52,6 +58,7 @@ class Channel:
         Raises:
             RadixRayError: the typed cause of an ``error`` Delta.
             EngineDiedError: the actor died or cannot be reached.
+            DeadlineExceededError: `timeout_s` is long past, and the engine has not said so.
             InvalidRequestError: the request's id is in use at the actor, or a value cannot be
                 sent.
         """
@@ -61,12 +68,14 @@ class Channel:
         inbox = self._inboxes[request.request_id] = asyncio.Queue()
         self._outbox[request.request_id] = message
         self._flush_soon()
+        timeout_s = request.timeout_s
+        late = None if timeout_s is None else time.monotonic() + timeout_s + GRACE_S
         emitted = request.emitted if isinstance(request, GenerateRequest) else None
         expected = 0 if emitted is None else len(emitted.token_ids)
         finished = False
         try:
             while not finished:
-                delta = await inbox.get()
+                delta = await (inbox.get() if late is None else _before(late, inbox.get()))
                 if isinstance(delta, RadixRayError):
                     finished = True
                     raise delta
@@ -159,3 +168,14 @@ class Channel:
     def _show_life(self) -> None:
         while not self._ended.wait(HEARTBEAT_S) and ray.is_initialized():
             self._handle.heartbeat.remote(self.consumer_id)
+
+
+async def _before(late: float, answer: Awaitable[T]) -> T:
+    try:
+        async with asyncio.timeout(late - time.monotonic()):
+            return await answer
+    except TimeoutError as error:
+        raise DeadlineExceededError(
+            f"timeout_s is past by {GRACE_S:g} s, and the engine does not answer",
+            param="timeout_s",
+        ) from error

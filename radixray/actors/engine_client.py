@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -17,21 +15,14 @@ from ray.exceptions import RayError, RayTaskError
 from radixray.actors import measures
 from radixray.actors.channel import Channel
 from radixray.actors.handles import actor_handle
-from radixray.actors.independent import independent_call, independent_task
-from radixray.actors.replay import Replay, tokens_of
-from radixray.actors.wire import (
-    PlaceRequest,
-    decode_cache_tree,
-    decode_pin_report,
-    decode_placements,
-    decode_served_model,
-    encode_request,
-)
+from radixray.actors.independent import independent_call
+from radixray.actors.placing import Placer
+from radixray.actors.replay import Replay
+from radixray.actors.wire import decode_cache_tree, decode_pin_report, decode_served_model
 from radixray.config import DeploymentConfig
 from radixray.errors import (
     AbortedError,
     EngineDiedError,
-    EngineError,
     InvalidRequestError,
     OverloadedError,
     RadixRayError,
@@ -47,15 +38,13 @@ from radixray.protocol import (
     ScoreRequest,
     ScoreResult,
 )
-from radixray.reports import CacheTree, EngineStats, PinReport, Placement
+from radixray.reports import CacheTree, EngineStats, PinReport
 from radixray.tokenizer.tokenizer import Tokenizer
 
 STATS_TIMEOUT_S = 5.0
 
 NEWS_S = 0.05
 """Seconds in which the scheduler hears all that was reported."""
-
-log = logging.getLogger("radixray")
 
 
 class EngineClient:
@@ -79,9 +68,7 @@ class EngineClient:
         self._names = _names(config)
         self._channels: dict[str, Channel] = {}
         self._live: set[str] = set()
-        self._to_place: list[tuple[bytes, asyncio.Future[Placement]]] = []
-        self._placing: set[asyncio.Future[None]] = set()
-        self._round_robin = itertools.cycle(self._names)
+        self._placer = Placer(self._scheduler, self._names, self._namespace)
 
     @property
     def info(self) -> ModelInfo:
@@ -171,6 +158,20 @@ class EngineClient:
         )
         return dict(zip(self._names, map(decode_cache_tree, raw), strict=True))
 
+    def expect(
+        self,
+        prompt_ids: list[int],
+        requests: int,
+        *,
+        at_once: int,
+        own_tokens: int = 0,
+        cache_salt: str = "",
+    ) -> Callable[[], None]:
+        """Tells the scheduler of requests to come; see `LooksAhead.expect`."""
+        return self._placer.expect(
+            prompt_ids, requests, at_once=at_once, own_tokens=own_tokens, cache_salt=cache_salt
+        )
+
     async def close(self) -> None:
         """Closes all channels; requests under way fail."""
         await asyncio.gather(*(channel.close() for channel in self._channels.values()))
@@ -199,13 +200,14 @@ class EngineClient:
         replay = Replay(request, self.config)
         gone: set[str] = set()
         while True:
-            actor = ""
+            actor, ended = "", False
             try:
                 attempt = replay.request()
-                actor = (await self._place(attempt)).actor
+                actor = (await self._placer.place(attempt)).actor
                 channel = self._channel(actor)
                 async with contextlib.aclosing(channel.run(attempt)) as deltas:
                     async for delta in deltas:
+                        ended = delta.finish_reason is not None
                         if replay.take(delta):
                             yield delta
                 return
@@ -222,6 +224,9 @@ class EngineClient:
                 await replay.survive(error)
                 # The last report of a dead actor can arrive after we said that it is dead.
                 await asyncio.sleep(NEWS_S)
+            finally:
+                if not ended:
+                    self._placer.gone(request.request_id)
 
     def _namespace(self, cache_salt: str, images: Sequence[Image] = ()) -> str:
         return namespace_of(self._info.name, cache_salt, images=[image.key for image in images])
@@ -235,50 +240,6 @@ class EngineClient:
                 raise _ActorGoneError(f"model actor {actor} is no more: {error}") from error
             channel = self._channels[actor] = Channel(actor, handle)
         return channel
-
-    async def _place(self, request: Request) -> Placement:
-        if len(self._names) == 1:
-            return Placement(actor=self._names[0], matched=0, reason="only")
-        tokens = np.array(tokens_of(request), np.int32).tobytes()
-        message = encode_request(
-            PlaceRequest(
-                request.request_id, self._namespace(request.cache_salt, request.images), tokens
-            )
-        )
-        answer: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
-        if not self._to_place:
-            independent_call(self._ask_scheduler)
-        self._to_place.append((message, answer))
-        return await answer
-
-    def _ask_scheduler(self) -> None:
-        # All requests of one turn of the loop are placed by one call.
-        asked, self._to_place = self._to_place, []
-        task = independent_task(self._place_all(asked))
-        self._placing.add(task)
-        task.add_done_callback(self._placing.discard)
-
-    async def _place_all(self, asked: list[tuple[bytes, asyncio.Future[Placement]]]) -> None:
-        try:
-            placements = await self._placements([message for message, _ in asked])
-        except Exception as error:  # whatever it is, nobody may wait for an answer any more
-            for _, answer in asked:
-                if not answer.done():
-                    answer.set_exception(EngineError(f"the request cannot be placed: {error!r}"))
-            return
-        for (_, answer), placement in zip(asked, placements, strict=True):
-            if not answer.done():
-                answer.set_result(placement)
-
-    async def _placements(self, requests: list[bytes]) -> list[Placement]:
-        try:
-            return decode_placements(await self._scheduler.place.remote(requests))
-        except RayError as error:
-            # The scheduler actor restarts by itself; no request needs to wait for it.
-            log.warning("the scheduler actor cannot be reached, placing in turn: %s", error)
-            return [
-                Placement(actor=next(self._round_robin), matched=0, reason="load") for _ in requests
-            ]
 
 
 class _ActorGoneError(EngineDiedError):

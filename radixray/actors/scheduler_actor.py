@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from ray.exceptions import RayError
 
 from radixray.actors.handles import actor_handle
 from radixray.actors.wire import (
+    CohortHint,
+    decode_cohort_hint,
     decode_place_request,
     decode_report,
     decode_snapshot,
@@ -49,8 +52,18 @@ class SchedulerActor:
         """The deployment this scheduler belongs to."""
         return self._config
 
-    async def place(self, requests: list[bytes]) -> bytes:
-        """Placements for PlaceRequests, in order."""
+    async def place(
+        self, requests: list[bytes], hints: Sequence[bytes] = (), gone: Sequence[str] = ()
+    ) -> bytes:
+        """Placements for PlaceRequests, in order, after what CohortHints say.
+
+        Args:
+            gone: ids of requests that their callers left, perhaps before a model actor knew them.
+        """
+        for request_id in gone:
+            self._router.finished(request_id)
+        for hint in map(decode_cohort_hint, hints):
+            self._heed(hint)
         placements = [
             self._router.place(r.request_id, r.namespace, token_array(r.tokens))
             for r in map(decode_place_request, requests)
@@ -60,6 +73,19 @@ class SchedulerActor:
             reasons[placement.reason] = reasons.get(placement.reason, 0) + 1
             self._matched_tokens += placement.matched
         return encode(placements)
+
+    def _heed(self, hint: CohortHint) -> None:
+        if hint.requests == 0:
+            self._router.unexpect(hint.cohort_id)
+            return
+        self._router.expect(
+            hint.cohort_id,
+            hint.namespace,
+            token_array(hint.tokens),
+            hint.requests,
+            at_once=hint.at_once,
+            own_tokens=hint.own_tokens,
+        )
 
     async def measure(self) -> bytes:
         """SchedulerReport."""
@@ -80,6 +106,11 @@ class SchedulerActor:
         news = decode_report(report)
         if not self._router.report(news):
             self._ask_snapshot(news.actor)
+
+    async def loads(self) -> dict[str, tuple[int, int]]:
+        """By model actor: requests under way or expected, and tokens they will compute."""
+        loads = self._router.loads.items()
+        return {actor: (load.requests, load.prefill_tokens) for actor, load in loads}
 
     async def unreachable(self, actor: str) -> None:
         """A caller could not reach a model actor; nothing is placed there until it reports."""

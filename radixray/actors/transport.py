@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol, runtime_checkable
 
 from radixray.config import DeploymentConfig
@@ -120,4 +120,33 @@ class Place(Protocol):
 
     def shutdown(self) -> None:
         """Stops what this process started of it."""
+        ...
+
+
+@runtime_checkable
+class LooksAhead(Protocol):
+    """A transport to several engines, which may be told of requests to come."""
+
+    def expect(
+        self,
+        prompt_ids: list[int],
+        requests: int,
+        *,
+        at_once: int,
+        own_tokens: int = 0,
+        cache_salt: str = "",
+    ) -> Callable[[], None]:
+        """Requests that begin with `prompt_ids` will come; places are chosen, and kept, for them.
+
+        A hint: it binds nobody, and what does not come is forgotten after a while.
+
+        Args:
+            requests: how many.
+            at_once: most of them under way at a time.
+            own_tokens: of each prompt, beyond `prompt_ids`.
+            cache_salt: of the requests.
+
+        Returns:
+            What is to be called when no more of them will come.
+        """
         ...

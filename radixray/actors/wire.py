@@ -26,6 +26,25 @@ class PlaceRequest(msgspec.Struct, frozen=True, array_like=True):
     tokens: bytes
 
 
+class CohortHint(msgspec.Struct, frozen=True, array_like=True):
+    """Requests with one prefix that are yet to come, for the scheduler actor.
+
+    Attributes:
+        cohort_id: to end it by.
+        namespace, tokens: the prefix, as in PlaceRequest.
+        requests: how many; 0 ends the cohort: no more will come.
+        at_once: most of them under way at a time.
+        own_tokens: of each prompt, beyond the prefix.
+    """
+
+    cohort_id: str
+    namespace: str = ""
+    tokens: bytes = b""
+    requests: int = 0
+    at_once: int = 0
+    own_tokens: int = 0
+
+
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     """What a consumer fetches once: the model's limits and its tokenizer."""
 
@@ -37,6 +56,7 @@ encode = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode
 decode_deltas = msgspec.msgpack.Decoder(list[Delta]).decode
 decode_place_request = msgspec.msgpack.Decoder(PlaceRequest).decode
+decode_cohort_hint = msgspec.msgpack.Decoder(CohortHint).decode
 decode_placements = msgspec.msgpack.Decoder(list[Placement]).decode
 decode_report = msgspec.msgpack.Decoder(StepReport).decode
 decode_snapshot = msgspec.msgpack.Decoder(CacheSnapshot).decode
@@ -45,7 +65,7 @@ decode_pin_report = msgspec.msgpack.Decoder(PinReport).decode
 decode_cache_tree = msgspec.msgpack.Decoder(CacheTree).decode
 
 
-def encode_request(request: Request | PlaceRequest) -> bytes:
+def encode_request(request: Request | PlaceRequest | CohortHint) -> bytes:
     """One request for the wire; apart from others, so that one that has no form harms no other.
 
     Raises:

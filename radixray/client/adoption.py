@@ -23,7 +23,7 @@ def adopt(state: State, branch: State) -> Pending[None]:
     settled = branch._queue.do("adopt", branch._snapshot)
 
     async def take_over() -> None:
-        transcript = await branch._queue.result(settled.future)
+        transcript = await branch._queue.outcome(settled.future)
         state._transcript.become(transcript, "".join(branch._said))
         state._text.cut(branch._origin_length)
 

@@ -76,7 +76,7 @@ def generate(state: State, part: GenExpression) -> Pending[Any]:
             if params.n == 1:
                 results = [await ops.generate(*ask)]
             else:
-                await commit(state)  # the samples share it
+                await commit(state, params.n)  # the samples share it
                 results = await ops.samples(*ask)
         state._text.wrote(results[0].text)
         for result in results:
@@ -99,7 +99,13 @@ def choose(state: State, part: SelectExpression) -> Pending[Choice]:
     async def run() -> Choice:
         async with before(state._run.defaults.get("deadline")):
             choice = await selecting.select(
-                state._run.transport, state._transcript, state._queue, part, salt, seed
+                state._run.transport,
+                state._transcript,
+                state._queue,
+                part,
+                salt,
+                state._run.timeout_s,
+                seed,
             )
         state._count(choice.usage)
         if not part.appends:
@@ -137,11 +143,14 @@ def _add_to_list(state: State, name: str, pending: Pending[V]) -> Pending[V]:
     return pending
 
 
-async def commit(state: State) -> None:
-    """Has the engine compute and keep what the state holds."""
-    async with before(state._run.defaults.get("deadline")):
+async def commit(state: State, followers: int = 0) -> None:
+    """Has the engine compute and keep what the state holds, for so many requests to come."""
+    run = state._run
+    # The commit is a request, too.
+    announce = partial(run.announcements.requests, requests=1 + followers)
+    async with before(run.defaults.get("deadline")):
         usage = await ops.commit(
-            state._run.transport, state._transcript, state._queue, state._run.cache_salt
+            run.transport, state._transcript, state._queue, run.cache_salt, run.timeout_s, announce
         )
     state._count(usage)
 
@@ -154,5 +163,5 @@ async def _add_image(state: State, part: ImageExpression) -> None:
 
 
 async def _add_var(state: State, var: Var) -> None:
-    await var
+    await var.outcome()
     state._transcript.add_text(var.text)

@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from radixray.client.content import Content
+import msgspec
+
+from radixray.client.content import Content, SavedContent
 from radixray.client.images import Picture
 from radixray.errors import TemplateError
 from radixray.tokenizer.chat_template import ChatTemplate
@@ -37,6 +39,16 @@ class _OpenMessage:
     images: tuple[str, ...] = ()
 
 
+class SavedTranscript(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A `Transcript` as data; the fields are its attributes."""
+
+    content: SavedContent
+    messages: list[dict[str, Any]]
+    rendered: str
+    open: _OpenMessage | None
+    pictures: list[Picture]
+
+
 class Transcript:
     """What a state holds: content, and the messages it is made of."""
 
@@ -57,6 +69,28 @@ class Transcript:
         other._open = replace(self._open) if self._open else None
         other._pictures = self._pictures.copy()
         return other
+
+    def save(self) -> SavedTranscript:
+        """As data, without its scopes."""
+        return SavedTranscript(
+            self.content.save(),
+            [dict(message) for message in self._messages],
+            self._rendered,
+            replace(self._open) if self._open else None,
+            self._pictures.copy(),
+        )
+
+    @classmethod
+    def restored(
+        cls, template: ChatTemplate, content: Content, saved: SavedTranscript
+    ) -> Transcript:
+        """The transcript again, under the same template."""
+        transcript = cls(template, content)
+        transcript._messages = [dict(message) for message in saved.messages]
+        transcript._rendered = saved.rendered
+        transcript._open = replace(saved.open) if saved.open else None
+        transcript._pictures = list(saved.pictures)
+        return transcript
 
     def become(self, other: Transcript, said: str) -> None:
         """Goes on from a copy of `other`, which since the fork has said `said`."""
@@ -97,6 +131,10 @@ class Transcript:
     def open_scope(self, scope: list[str]) -> None:
         """From now on `scope` gets what is said, by text or by a request, template aside."""
         self._scopes.append(scope)
+
+    def in_scope(self, *, besides: list[str]) -> bool:
+        """Whether a scope other than `besides` is open."""
+        return any(scope is not besides for scope in self._scopes)
 
     def close_scope(self, scope: list[str]) -> str:
         """Ends what `open_scope` began; what was said."""

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from radixray.tokenizer.detokenizer import IncrementalDetokenizer
 from radixray.tokenizer.tokenizer import Tokenizer
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 """How bytes read that are no character, or not yet."""
+
+
+class SavedContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A `Content` as data; the fields are its attributes."""
+
+    text: str
+    loose_ids: list[int]
+    loose: str
+    ids: list[int]
+    tail: str
+    begun: bool
 
 
 class Content:
@@ -37,6 +50,20 @@ class Content:
         other._ids = self._ids.copy()
         other._loose_ids, other._loose = self._loose_ids, self._loose
         return other
+
+    def save(self) -> SavedContent:
+        """As data."""
+        ids, loose_ids = self._ids.copy(), self._loose_ids.copy()
+        return SavedContent(self._text, loose_ids, self._loose, ids, self._tail, self._begun)
+
+    @classmethod
+    def restored(cls, tokenizer: Tokenizer, saved: SavedContent) -> Content:
+        """The content again, under the same tokenizer."""
+        content = cls(tokenizer)
+        content._text, content._tail, content._begun = saved.text, saved.tail, saved.begun
+        content._ids = list(saved.ids)
+        content._loose_ids, content._loose = list(saved.loose_ids), saved.loose
+        return content
 
     @property
     def text(self) -> str:

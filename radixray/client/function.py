@@ -6,18 +6,23 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sized
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from radixray.actors.transport import Transport
 from radixray.checks import check_int
+from radixray.client.journal import Journal
 from radixray.client.limit import LimitedTransport
+from radixray.client.lookahead import BatchLookahead
 from radixray.client.mapping import map_rows
 from radixray.client.parameters import RUN_DEFAULTS, check_parameters
 from radixray.client.progress import BatchProgress
 from radixray.client.results import ProgramResult, StreamEvent
 from radixray.client.retry import Retry
 from radixray.client.run_context import RunContext
+from radixray.client.snapshot import Snapshot
 from radixray.client.state import State
+from radixray.client.turns import take_turn
 from radixray.client.variables import settled
 from radixray.errors import InvalidRequestError
 
@@ -90,6 +95,19 @@ class Function:
         """
         return await self._run(args, kwargs, transport, None)
 
+    async def resume(
+        self, snapshot: Snapshot, *args: Any, transport: Transport | None = None, **kwargs: Any
+    ) -> ProgramResult:
+        """Runs the program on a state that goes on from a snapshot; its usage is counted, too.
+
+        Whatever process and program the snapshot is from. The program finds its text and its
+        variables, and what role was open. Arguments and errors as `run`.
+
+        Raises:
+            SnapshotError: it is of another model.
+        """
+        return await self._run(args, kwargs, transport, None, snapshot)
+
     async def stream(
         self, *args: Any, transport: Transport | None = None, **kwargs: Any
     ) -> AsyncGenerator[StreamEvent, None]:
@@ -120,6 +138,8 @@ class Function:
         max_requests: int | None = None,
         retry: Retry | None = None,
         progress: bool = False,
+        resume: str | Path | None = None,
+        retry_failed: bool = True,
         transport: Transport | None = None,
         **kwargs: Any,
     ) -> AsyncGenerator[ProgramResult, None]:
@@ -136,6 +156,11 @@ class Function:
                 by default as many as the programs make.
             retry: when to run a failed program again; by default never.
             progress: show a bar on standard error.
+            resume: a file that gets each row's result as it finishes (`radixray.client.journal`).
+                Rows whose results are in it, from an earlier run with the same arguments, are not
+                run again: their stored results are yielded.
+            retry_failed: run rows again that failed in an earlier run; else yield their errors,
+                or raise them.
             transport: as in `run`.
             kwargs: arguments for every row, which a row's own win over, and defaults for
                 generations.
@@ -144,7 +169,9 @@ class Function:
             Results with `index`, the row's place.
 
         Raises:
-            InvalidRequestError: a wrong argument.
+            InvalidRequestError: a wrong argument; with `resume`, a row or result that no file can
+                hold (`radixray.client.saved_values`), or a file that is not a batch's.
+            OSError: `resume` cannot be read or written.
         """
         check_int("concurrency", concurrency, 1)
         if on_error not in ("raise", "return"):
@@ -155,20 +182,30 @@ class Function:
         if max_requests is not None:
             check_int("max_requests", max_requests, 1)
             transport = LimitedTransport(await _transport(transport), max_requests)
-
-        async def run_row(row: Any) -> ProgramResult:
-            if isinstance(row, dict):
-                return await self._run((), kwargs | row, transport, None)
-            args = row if isinstance(row, tuple) else (row,)
-            return await self._run(args, kwargs, transport, None)
-
-        async def run(row: Any) -> ProgramResult:
-            return await (run_row(row) if retry is None else retry.run(lambda: run_row(row)))
-
         total = len(rows) if isinstance(rows, Sized) else None
+        at_once = min(concurrency, max_requests or concurrency)
+        transport = lookahead = BatchLookahead(await _transport(transport), total, at_once)
+
+        async def run(index: int, row: Any) -> ProgramResult:
+            args, keywords = _arguments(row, kwargs)
+
+            async def once() -> ProgramResult:
+                return await self._run(args, keywords, transport, None)
+
+            async def result() -> ProgramResult:
+                return await (once() if retry is None else retry.run(once))
+
+            if journal is None:
+                return await result()
+            key = journal.key(index, args, *self.split(keywords))
+            return await journal.keep(key, result, retry_failed=retry_failed)
+
+        journal = None
+        if resume is not None:
+            journal = await Journal.open(resume, (self.__name__, transport.info.name))
         bar = BatchProgress(self.__name__, total) if progress else None
         results = map_rows(run, rows, concurrency, ordered, on_error == "return")
-        with bar or nullcontext():
+        with journal or nullcontext(), bar or nullcontext(), lookahead:
             try:
                 async for result in results:
                     if bar is not None:
@@ -215,10 +252,13 @@ class Function:
         kwargs: Mapping[str, Any],
         transport: Transport | None,
         listener: Callable[[StreamEvent], None] | None,
+        snapshot: Snapshot | None = None,
     ) -> ProgramResult:
         arguments, defaults = self.split(kwargs)
+        await take_turn()
         run = RunContext(await _transport(transport), defaults, listener)
-        return await self.complete(State(run), args, arguments)
+        state = State(run) if snapshot is None else snapshot.restore(run)
+        return await self.complete(state, args, arguments)
 
     async def complete(
         self, state: State, args: tuple[Any, ...], arguments: Mapping[str, Any]
@@ -231,6 +271,8 @@ class Function:
         except BaseException:
             await run.close()
             raise
+        finally:
+            run.announcements.end()
         # What failed and was survived has no value to give.
         ready = {name: var for name, var in state._variables.items() if var.ready}
         return ProgramResult(
@@ -265,6 +307,13 @@ class Function:
                 )
         check_parameters(defaults, constraints=False)
         return own, defaults
+
+
+def _arguments(row: Any, common: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a row of a batch gives its program."""
+    if isinstance(row, dict):
+        return (), common | row
+    return (row if isinstance(row, tuple) else (row,)), common
 
 
 async def _transport(given: Transport | None) -> Transport:

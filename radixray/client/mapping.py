@@ -12,7 +12,7 @@ from radixray.errors import AbortedError
 
 
 async def map_rows(
-    run_row: Callable[[Any], Awaitable[ProgramResult]],
+    run_row: Callable[[int, Any], Awaitable[ProgramResult]],
     rows: Iterable[Any],
     concurrency: int,
     ordered: bool,
@@ -26,7 +26,7 @@ async def map_rows(
 
     async def one(index: int, row: Any) -> ProgramResult:
         try:
-            return replace(await run_row(row), index=index)
+            return replace(await run_row(index, row), index=index)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from radixray.client.program_line import in_short, program_line
+from radixray.client.turns import take_turn
 from radixray.errors import AbortedError, ProgramError
 
 T = TypeVar("T")
@@ -117,11 +118,16 @@ class OpQueue:
 
     async def result(self, future: asyncio.Future[T]) -> T:
         """The result of one operation; raises its ProgramError. Cancelling leaves it running."""
+        try:
+            return await self.outcome(future)
+        except ProgramError as error:
+            self._delivered.add(error)
+            raise
+
+    async def outcome(self, future: asyncio.Future[T]) -> T:
+        """As `result`, for another operation, which fails with it: the program has seen nothing."""
         # Awaiting the future itself would cancel it together with the waiter.
         await asyncio.wait([future])
-        error = future.exception()
-        if isinstance(error, ProgramError):
-            self._delivered.add(error)
         return future.result()
 
     def raise_undelivered(self) -> None:
@@ -152,6 +158,7 @@ class OpQueue:
                 op = self._running = self._waiting.popleft()
                 self.request_id = None
                 try:
+                    await take_turn()
                     result = await op.run()
                 except asyncio.CancelledError:
                     self._fail(op, AbortedError("cancelled"))

@@ -101,17 +101,28 @@ async def samples(
 
 
 async def commit(
-    transport: Transport, transcript: Transcript, queue: OpQueue, cache_salt: str
+    transport: Transport,
+    transcript: Transcript,
+    queue: OpQueue,
+    cache_salt: str,
+    timeout_s: float | None,
+    announce: Callable[[list[int], str], None],
 ) -> Usage:
-    """Has the engine compute and keep the transcript's tokens, as far as they are final."""
+    """Has the engine compute and keep the transcript's tokens, as far as they are final.
+
+    `announce` is called with them and the cache salt before.
+    """
     ids = transcript.content.stable_ids()
     if not ids:
         return Usage()
+    if not transcript.num_images:  # which separate KV that the tokens do not
+        announce(ids, cache_salt)
     request = GenerateRequest(
         request_id=new_request(queue),
         prompt_ids=ids,
         sampling=SamplingParams(max_tokens=0),
         cache_salt=cache_salt,
+        timeout_s=timeout_s,
         **transcript.request_images(),
     )
     return (await _collect(transport, request, None)).usage

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from radixray.actors.transport import Transport
+from radixray.client.lookahead import Announcements
 from radixray.client.op_queue import DeliveredCauses, OpQueue
 from radixray.client.results import StreamEvent
 from radixray.protocol import Usage
@@ -20,6 +21,7 @@ class RunContext:
         listener: gets the text of states as it comes, or None.
         delivered: the failures the program has been shown.
         usage: the sum over all requests of the run.
+        announcements: what the scheduler was told of requests to come.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class RunContext:
         self.listener = listener
         self.delivered = DeliveredCauses()
         self.usage = Usage()
+        self.announcements = Announcements(transport)
         self._outer = outer
         self._queues: list[OpQueue] = []
 
@@ -81,6 +84,11 @@ class RunContext:
     def cache_salt(self) -> str:
         """That of all requests which set none of their own."""
         return self.defaults.get("cache_salt") or ""
+
+    @property
+    def timeout_s(self) -> float | None:
+        """That of all requests which set none of their own."""
+        return self.defaults.get("timeout_s")
 
     async def drain(self) -> None:
         """Waits for all operations; raises the first failure that nobody has seen.

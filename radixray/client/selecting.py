@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from radixray.actors.transport import Transport
 from radixray.client import ops
@@ -36,12 +37,14 @@ async def select(
     queue: OpQueue,
     asked: SelectExpression,
     cache_salt: str,
+    timeout_s: float | None,
     seed: int | None,
 ) -> Choice:
     """Appends the choice taken; raises the transport's typed errors."""
+    common = {"cache_salt": cache_salt, "timeout_s": timeout_s}
     if asked.mode == "mask":
-        return await _by_mask(transport, transcript, queue, asked, cache_salt, seed)
-    return await _by_score(transport, transcript, queue, asked, cache_salt, seed)
+        return await _by_mask(transport, transcript, queue, asked, common, seed)
+    return await _by_score(transport, transcript, queue, asked, common, seed)
 
 
 async def _by_score(
@@ -49,7 +52,7 @@ async def _by_score(
     transcript: Transcript,
     queue: OpQueue,
     asked: SelectExpression,
-    cache_salt: str,
+    common: dict[str, Any],
     seed: int | None,
 ) -> Choice:
     if asked.method == "unconditional_likelihood_normalized" and not transport.info.own_tokens:
@@ -68,14 +71,14 @@ async def _by_score(
         request_id=ops.new_request(queue),
         prompt_ids=prompt_ids,
         choices=ids,
-        cache_salt=cache_salt,
+        **common,
         **transcript.request_images(),
     )
     result = await _score(transport, request)
     logprobs, usage = result.logprobs, result.usage
     unconditional: list[list[float]] | None = None
     if needs_unconditional(asked.method):
-        unconditional, alone = await _unconditional(transport, queue, ids, cache_salt)
+        unconditional, alone = await _unconditional(transport, queue, ids, common)
         usage += alone
     scores = scores_of(asked.method, logprobs, unconditional)
     chances = probabilities(scores, asked.temperature or 1.0)
@@ -100,7 +103,7 @@ async def _by_score(
 
 
 async def _unconditional(
-    transport: Transport, queue: OpQueue, ids: Sequence[list[int]], cache_salt: str
+    transport: Transport, queue: OpQueue, ids: Sequence[list[int]], common: dict[str, Any]
 ) -> tuple[list[list[float]], Usage]:
     """The log-probabilities of the choices with nothing before them, 0 for each first token."""
     logprobs = [[0.0] for _ in ids]
@@ -114,7 +117,7 @@ async def _unconditional(
             request_id=ops.new_request(queue),
             prompt_ids=[first],
             choices=[ids[index][1:] for index in group],
-            cache_salt=cache_salt,
+            **common,
         )
         for first, group in groups.items()
     ]
@@ -135,7 +138,7 @@ async def _by_mask(
     transcript: Transcript,
     queue: OpQueue,
     asked: SelectExpression,
-    cache_salt: str,
+    common: dict[str, Any],
     seed: int | None,
 ) -> Choice:
     room = transport.info.max_sequence_tokens - len(transcript.prompt_ids())
@@ -148,7 +151,7 @@ async def _by_mask(
         constraint=Constraint(choices=asked.choices),
         reading=None,
         n=1,
-        request={"cache_salt": cache_salt},
+        request=common,
     )
     output = await ops.generate(transport, transcript, queue, params, None)
     if output.text not in asked.choices:

@@ -27,6 +27,7 @@ from radixray.protocol import Usage
 
 if TYPE_CHECKING:
     from radixray.client.function import Function
+    from radixray.client.snapshot import Snapshot
 
 
 class State:
@@ -223,7 +224,7 @@ class State:
         point = (
             self._queue.do(label, self._snapshot)
             if n == 1
-            else self._queue.submit(label, self._commit_and_snapshot)
+            else self._queue.submit(label, partial(self._commit_and_snapshot, n))
         )
         branches = [self._new_branch(index, point) for index in range(n)]
         self._children += branches
@@ -302,6 +303,22 @@ class State:
         """The token ids; raises as `text`."""
         return self._settled().content.prompt_ids()
 
+    def snapshot(self) -> Snapshot:
+        """What the state is, as data, for `Function.resume` in any process.
+
+        Variables of operations that failed are left out. What the branches said is no part of it,
+        what they cost is.
+
+        Raises:
+            NotReadyError: operations, branches or called programs still run: await them first.
+            ProgramError: an operation of this state failed, or one of a branch, unseen.
+            InvalidRequestError: a `var_scope` is open, or a variable holds what has no plain form
+                (`radixray.client.saved_values`).
+        """
+        from radixray.client.snapshot import take
+
+        return take(self)
+
     # Branches
 
     def _new_branch(self, index: int, point: Pending[Transcript]) -> State:
@@ -312,7 +329,7 @@ class State:
         return branch
 
     async def _adopt(self, parent: OpQueue, point: Pending[Transcript]) -> None:
-        self._transcript = (await parent.result(point.future)).copy()
+        self._transcript = (await parent.outcome(point.future)).copy()
         self._origin = self._transcript.complete_messages
         self._origin_images = self._transcript.num_images
         self._origin_length = len(self._transcript.content.settled)
@@ -322,8 +339,8 @@ class State:
     def _snapshot(self) -> Transcript:
         return self._transcript.copy()
 
-    async def _commit_and_snapshot(self) -> Transcript:
-        await commit(self)
+    async def _commit_and_snapshot(self, branches: int) -> Transcript:
+        await commit(self, branches)
         return self._snapshot()
 
     def _cancel(self) -> None:

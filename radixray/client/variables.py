@@ -90,6 +90,10 @@ class Var(Expression):
             yield piece
         await self
 
+    async def outcome(self) -> Any:
+        """The result, for another operation (`OpQueue.outcome`)."""
+        return self._constant if self._future is None else await self._queue.outcome(self._future)
+
     def alias(self, name: str) -> Var:
         """The same result under another name."""
         return Var(name, self._queue, self._future, self._constant, self._feed)

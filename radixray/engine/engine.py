@@ -177,7 +177,7 @@ class Engine:
             self._outbox.due(task)
             return
         self._tasks[task.request_id] = task
-        if isinstance(request, GenerateRequest) and request.timeout_s is not None:
+        if request.timeout_s is not None:
             self._deadlines.add(task, request.timeout_s)
         for sequence in task.sequences:
             self._queue(sequence)

@@ -6,10 +6,13 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
+import msgspec
+
 from radixray.cache.radix_tree import TokenArray
 from radixray.reports import CacheEvent, CacheSnapshot, Placement, StepReport
+from radixray.scheduler.cohorts import Cohort, Cohorts
 from radixray.scheduler.index import PrefixIndex, token_array
-from radixray.scheduler.routing import ActorLoad, place
+from radixray.scheduler.routing import ActorLoad, CohortWork, homes_of, place, share_out
 
 FORGET_AFTER_S = 600.0
 """A placement nobody reported on for so long is taken for lost with its caller."""
@@ -29,6 +32,9 @@ class Router:
 
     A placement counts at once as held by its actor, so that the next request with that prefix
     follows it; when the request finishes, only what the cache events said remains.
+
+    So does an announced cohort at its homes, where room is kept for it. It is no more than that:
+    each of its requests goes where it is best off when it comes.
     """
 
     def __init__(self, actors: list[str]) -> None:
@@ -38,6 +44,7 @@ class Router:
         self._newest: dict[str, tuple[str, int]] = {}
         self._underway: OrderedDict[str, _Underway] = OrderedDict()
         self._down: set[str] = set()
+        self._cohorts = Cohorts()
 
     @property
     def loads(self) -> dict[str, ActorLoad]:
@@ -47,9 +54,15 @@ class Router:
     def place(self, request_id: str, namespace: str, tokens: TokenArray) -> Placement:
         """Chooses an actor and counts the request as its load until it finishes."""
         self._forget_lost()
-        # With all of them down, one may be back by the time the request gets there.
-        up = {actor: load for actor, load in self._loads.items() if actor not in self._down}
-        placement = place(len(tokens), self._index.match(namespace, tokens), up or self._loads)
+        loads = self._candidates()
+        if (found := self._cohorts.of(namespace, tokens)) is not None:
+            # Those to come after it are no work ahead of it.
+            loads = {actor: found[1].without_seats(actor, load) for actor, load in loads.items()}
+        placement = place(len(tokens), self._index.match(namespace, tokens), loads)
+        if found is not None:
+            owed = self._take_seat(*found, placement.actor)
+            matched = max(0, placement.matched - owed)
+            placement = msgspec.structs.replace(placement, matched=matched)
         prefill = len(tokens) - placement.matched
         self.finished(request_id)
         self._underway[request_id] = _Underway(
@@ -60,6 +73,54 @@ class Router:
         load.requests += 1
         load.prefill_tokens += prefill
         return placement
+
+    def expect(
+        self,
+        cohort_id: str,
+        namespace: str,
+        tokens: TokenArray,
+        requests: int,
+        *,
+        at_once: int,
+        own_tokens: int = 0,
+    ) -> None:
+        """Requests that begin with `tokens` will come: chooses where, and keeps room.
+
+        Until they have come, `unexpect` is called, or nothing is heard of them for long.
+
+        Args:
+            requests: how many.
+            at_once: most of them under way at a time.
+            own_tokens: of each prompt, beyond `tokens`.
+        """
+        self.unexpect(cohort_id)
+        loads = self._candidates()
+        matches = self._index.match(namespace, tokens)
+        work = CohortWork(len(tokens), own_tokens, matches)
+        homes = homes_of(work, requests, loads)
+        cohort = Cohort(
+            namespace,
+            tokens,
+            requests,
+            seats=share_out(work, min(requests, at_once), homes, loads),
+            owed={actor: work.uncached(actor) for actor in homes},
+        )
+        self._cohorts.add(cohort_id, cohort)
+        for actor in homes:
+            self._index.add(actor, namespace, tokens)
+            self._loads[actor].requests += cohort.seats[actor]
+            self._loads[actor].prefill_tokens += cohort.owed[actor]
+        self._forget_lost()
+
+    def unexpect(self, cohort_id: str) -> None:
+        """What is still to come of a cohort will not; an unknown one is ignored."""
+        cohort = self._cohorts.pop(cohort_id)
+        if cohort is None:
+            return
+        for actor, seats in cohort.seats.items():
+            self._index.remove(actor, cohort.namespace, cohort.tokens)
+            self._loads[actor].requests -= seats
+            self._loads[actor].prefill_tokens -= cohort.owed.get(actor, 0)
 
     def finished(self, request_id: str) -> None:
         """The request ended; an unknown one is ignored."""
@@ -118,6 +179,24 @@ class Router:
         """Tokens of the prompt each actor holds or is about to hold."""
         return self._index.match(namespace, tokens)
 
+    def _candidates(self) -> dict[str, ActorLoad]:
+        # With all of them down, one may be back by the time the request gets there.
+        up = {actor: load for actor, load in self._loads.items() if actor not in self._down}
+        return up or self._loads
+
+    def _take_seat(self, cohort_id: str, cohort: Cohort, actor: str) -> int:
+        """One of the cohort goes to `actor`; tokens of its prefix that it must compute there."""
+        load = self._loads[actor]
+        if cohort.seats.get(actor, 0) > 0:
+            cohort.seats[actor] -= 1
+            load.requests -= 1
+        owed = cohort.owed.pop(actor, 0)
+        load.prefill_tokens -= owed
+        cohort.to_come -= 1
+        if cohort.to_come == 0:
+            self.unexpect(cohort_id)
+        return owed
+
     def _apply(self, actor: str, event: CacheEvent) -> None:
         if event.kind == "insert":
             self._index.add(actor, event.namespace, token_array(event.tokens), event.start)
@@ -131,15 +210,23 @@ class Router:
         for underway in self._underway.values():
             if underway.actor == actor:
                 self._index.add(actor, underway.namespace, underway.tokens)
+        for cohort in self._cohorts:
+            if actor in cohort.seats:
+                self._index.add(actor, cohort.namespace, cohort.tokens)
 
     def _forget(self, actor: str) -> None:
-        """The actor's cache, and the requests placed on it, died with it."""
+        """The actor's cache, and the requests placed on it, died with it; no cohort lives there."""
+        for cohort in self._cohorts:
+            cohort.seats.pop(actor, None)
+            cohort.owed.pop(actor, None)
         self._index.clear(actor)
         self._loads[actor] = ActorLoad()
         for request_id in [i for i, u in self._underway.items() if u.actor == actor]:
             del self._underway[request_id]
 
     def _forget_lost(self) -> None:
+        while (stale := self._cohorts.stale()) is not None:
+            self.unexpect(stale)
         horizon = time.monotonic() - FORGET_AFTER_S
         while self._underway:
             request_id, oldest = next(iter(self._underway.items()))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from radixray.reports import Placement
@@ -62,3 +63,72 @@ def place(
     else:
         reason = "load"
     return Placement(actor=chosen, matched=matched, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class CohortWork:
+    """Requests with one prefix that are yet to come.
+
+    Attributes:
+        prefix_tokens: length of the prefix.
+        own_tokens: of each prompt, beyond it.
+        matches: tokens of the prefix each actor holds; missing means none.
+    """
+
+    prefix_tokens: int
+    own_tokens: int
+    matches: Mapping[str, int]
+
+    @property
+    def each(self) -> int:
+        """What one of them costs where the prefix is."""
+        return ACTIVE_REQUEST_COST + self.own_tokens
+
+    def uncached(self, actor: str) -> int:
+        """Tokens of the prefix that an actor must compute."""
+        return self.prefix_tokens - self.matches.get(actor, 0)
+
+    def ready(self, actor: str, loads: Mapping[str, ActorLoad]) -> int:
+        """Work until an actor has computed the prefix."""
+        return loads[actor].cost + self.uncached(actor)
+
+
+def homes_of(work: CohortWork, requests: int, loads: Mapping[str, ActorLoad]) -> list[str]:
+    """The actors that a cohort should run on.
+
+    It stays together, so that its prefix is computed once, until the last of it would wait longer
+    there than another actor needs for the prefix, by the measure of `place`. Then that one takes
+    part, too.
+
+    Args:
+        requests: how many are to come.
+        loads: every candidate's load; at least one.
+    """
+
+    def opening(actor: str) -> tuple[int, int, str]:
+        load = loads[actor]
+        return load.cost + RECOMPUTE_COST * work.uncached(actor), load.requests, actor
+
+    first, *others = sorted(loads, key=opening)
+    homes = [first]
+    ready = work.ready(first, loads)
+    for other in others:
+        if opening(other)[0] >= (ready + work.each * requests) / len(homes):
+            break
+        homes.append(other)
+        ready += work.ready(other, loads)
+    return homes
+
+
+def share_out(
+    work: CohortWork, requests: int, homes: Sequence[str], loads: Mapping[str, ActorLoad]
+) -> dict[str, int]:
+    """How many of a cohort each of its homes should run, so that all end at about one time."""
+    shares = dict.fromkeys(homes, 0)
+    ends = [(work.ready(actor, loads), actor) for actor in homes]
+    heapq.heapify(ends)
+    for _ in range(requests):
+        end, actor = ends[0]
+        shares[actor] += 1
+        heapq.heapreplace(ends, (end + work.each, actor))
+    return shares

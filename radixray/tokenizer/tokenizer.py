@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from tokenizers import Tokenizer as Backend
 
 from radixray.errors import InvalidRequestError, ModelNotFoundError, UnsupportedModelError
@@ -28,6 +30,7 @@ class Tokenizer:
         special_ids: ids that stand for no text.
         eos_token_id: of the tokenizer's own end token, or None where it names none.
         chat_template: the model's chat template; rendering fails where there is none.
+        fingerprint: equal only for tokenizers of the same files.
 
     Raises:
         UnsupportedModelError: files that cannot be read, or an unknown decoder.
@@ -62,7 +65,10 @@ class Tokenizer:
             backend.get_vocab(with_added_tokens=True), self.special_ids, setup["decoder"]
         )
         self.chat_template = ChatTemplate(files.chat_template, named)
-        self._setup = setup
+        self.fingerprint = hashlib.sha256(msgspec.msgpack.encode(files)).hexdigest()
+        # Its merges are a list each: kept, they would lengthen every full garbage collection.
+        rules = {key: setup["model"].get(key) for key in ("type", "dropout")}
+        self._setup = {**setup, "model": rules}
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Tokenizer:

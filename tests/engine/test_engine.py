@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
 import pytest
 from engine_driver import GREEDY, EngineDriver, join
 
@@ -267,6 +268,21 @@ def test_a_request_ends_at_its_deadline(driver: EngineDriver, count: list[int]) 
     assert 0 < last.usage.completion < 8000
     assert join(deltas["done"]).finish_reason == "length"
     assert free_pages(driver) == driver.engine.cache.pool.num_pages
+
+
+def test_scoring_ends_at_its_deadline(driver: EngineDriver, count: list[int]) -> None:
+    late = ScoreRequest(request_id="late", prompt_ids=count, choices=[[5, 6], [7, 8]], timeout_s=0)
+    fine = ScoreRequest(request_id="fine", prompt_ids=count, choices=[[5, 6]], timeout_s=600)
+    driver.engine.add(late)
+    driver.engine.add(fine)
+    deltas = driver.drain()
+    last = deltas["late"][-1]
+    assert last.error is not None and last.error.type == "DeadlineExceededError"
+    assert deltas["fine"][-1].choice_logprobs is not None
+    assert free_pages(driver) == driver.engine.cache.pool.num_pages
+    with pytest.raises(InvalidRequestError) as caught:
+        driver.engine.add(msgspec.structs.replace(late, timeout_s=-1))
+    assert caught.value.param == "timeout_s"
 
 
 @pytest.mark.parametrize("overlap", [True, False])

@@ -84,8 +84,8 @@ def queue_cost(loaded: Engine, waiting: int, policy: SchedulePolicy) -> tuple[fl
     rounds = 5
     started = time.perf_counter()
     for _ in range(rounds):
-        views = [s.waiting_view(0) for s in in_order(policy, engine._waiting)[:256]]
-        plan_batch(views, [], engine.cache.available_pages, engine._limits, growth=0.5)
+        views = [s.waiting_view(0) for s in in_order(policy, engine.roster.waiting)[:256]]
+        plan_batch(views, [], engine.cache.available_pages, engine.roster._limits, growth=0.5)
     planned = (time.perf_counter() - started) / rounds * 1000
     started = time.perf_counter()
     for number in range(rounds):

@@ -100,8 +100,8 @@ def instrument(engine: Engine) -> Clock:
     """A clock of all parts of the engine's steps."""
     clock, model = Clock(), engine._model
     clock.wrap(engine, "step", "other")
-    clock.wrap(engine_module, "plan_batch", "plan")
-    clock.wrap(engine, "_reserve", "reserve")
+    clock.wrap(engine.roster, "_plan", "plan")
+    clock.wrap(engine.roster, "_reserve", "reserve")
     clock.wrap(engine_module, "flatten", "flatten")
     clock.wrap(engine, "_sample", "sample")
     clock.wrap(GenerateTask, "accept", "text")
@@ -132,7 +132,7 @@ def decode(engine: Engine, batch: int, steps: int, before: Callable[[], object])
                 request_id=f"{batch}-{number}", prompt_ids=shared + own, sampling=sampling
             )
         )
-    while any(s.computed < 950 for s in [*engine._waiting, *engine._running.values()]):
+    while any(s.computed < 950 for s in [*engine.roster.waiting, *engine.roster.running.values()]):
         engine.step()
     before()
     started = time.perf_counter()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from radixray.cache.page_pool import LedgerError, OutOfPagesError
+from radixray.cache.page_pool import LedgerError
 from radixray.cache.prefix_cache import PrefixCache
 from radixray.config import SchedulePolicy
 from radixray.engine.counters import Counters
@@ -24,11 +24,10 @@ from radixray.engine.flatten import flatten
 from radixray.engine.generate import GenerateTask
 from radixray.engine.outbox import Outbox
 from radixray.engine.pace import Pace
+from radixray.engine.roster import Batch, Roster
 from radixray.engine.sampler import SamplingRow, sample
 from radixray.engine.score import ScoreTask
-from radixray.engine.sequence import LiveSequence
 from radixray.engine.tasks import Task
-from radixray.engine.waiting import WaitingQueue
 from radixray.errors import (
     DeadlineExceededError,
     EngineError,
@@ -43,9 +42,7 @@ from radixray.metrics.reports import ActorReport
 from radixray.models.llama import LlamaModel
 from radixray.protocol import MAX_SEED, Delta, GenerateRequest, ModelInfo, Request
 from radixray.reports import CacheEvent, EngineStats
-from radixray.scheduler.admission import GrowthEstimate
-from radixray.scheduler.isolation import plan_apart
-from radixray.scheduler.plan import BatchLimits, BatchPlan
+from radixray.scheduler.plan import BatchLimits
 from radixray.tokenizer.tokenizer import Tokenizer
 
 CHECK_EVERY_S = 5.0
@@ -72,10 +69,9 @@ class Engine:
 
     Attributes:
         info: what callers must know.
-        cache: radix tree and page ledger.
+        roster: sequences that wait and run.
         stats: counters; see `snapshot_stats` for gauges.
         counters: of what requests went through.
-        last_plan: the plan of the last step, for inspection.
     """
 
     def __init__(
@@ -94,14 +90,11 @@ class Engine:
     ) -> None:
         self.info = info
         self.tokenizer = tokenizer
-        self.cache = cache
         self.stats = EngineStats(pages_total=cache.pool.num_pages)
         self.counters = Counters()
-        self.last_plan = BatchPlan()
+        self.roster = Roster(cache, limits, schedule_policy, self.stats)
         self._model = model
         self._kv_pool = kv_pool
-        self._limits = limits
-        self._growth = GrowthEstimate()
         self._check_invariants = check_invariants
         self._fsm_debug = fsm_debug
         self._jumper = Jumper(
@@ -109,20 +102,22 @@ class Engine:
             tokenizer.pieces if tokenizer.has_pieces else None,
         )
         self._tasks: dict[str, Task] = {}
-        self._waiting = WaitingQueue(schedule_policy)
-        self._running: dict[str, LiveSequence] = {}
         self._arrivals = itertools.count()
         self._outbox = Outbox()
         self._beside = ThreadPoolExecutor(1, "radixray-beside") if overlap else None
         self._deadlines = Deadlines()
         self._pace = Pace()
-        self._next_check = 0.0
-        self._checked_version = 0
+
+    @property
+    def cache(self) -> PrefixCache:
+        """Radix tree and page ledger."""
+        return self.roster.cache
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._waiting or self._running or self._outbox or self.cache.has_events)
+        roster = self.roster
+        return bool(roster.waiting or roster.running or self._outbox or self.cache.has_events)
 
     def add(
         self, request: Request, matcher: Matcher | None = None, *, arrived: float | None = None
@@ -141,10 +136,10 @@ class Engine:
             raise InvalidRequestError(
                 f"request_id {request.request_id!r} is in use", param="request_id"
             )
-        waiting = len(self._waiting)
+        waiting = len(self.roster.waiting)
         if waiting >= self.info.max_queued_requests:
             # A request may have several sequences, and it is requests that are limited.
-            waiting = self._waiting.requests()
+            waiting = self.roster.waiting.requests()
         if waiting >= self.info.max_queued_requests:
             error = OverloadedError(
                 f"{waiting} requests wait; the limit is max_queued_requests="
@@ -180,7 +175,7 @@ class Engine:
         if request.timeout_s is not None:
             self._deadlines.add(task, request.timeout_s)
         for sequence in task.sequences:
-            self._queue(sequence)
+            self.roster.queue(sequence)
 
     def abort(self, request_id: str) -> None:
         """Ends a request and frees its pages now; the next step tells its consumer.
@@ -211,14 +206,14 @@ class Engine:
         began = time.monotonic()
         self._end_late_requests()
         self.cache.expire(began)
-        batch = self._reserve(self._next_batch())
+        batch = self.roster.next_batch(self._started)
         output = self._run(batch, tell)
         self.counters.step(time.monotonic() - began, [tokens for _, tokens in batch])
         return output
 
     def _run(
         self,
-        batch: list[tuple[LiveSequence, int]],
+        batch: Batch,
         tell: Callable[[StepOutput], None] | None,
     ) -> StepOutput:
         if self._beside is None:
@@ -235,54 +230,20 @@ class Engine:
         self._complete(batch, logits)
         return told.result()
 
-    def idle(self) -> None:
-        """Housekeeping between requests: pins expire, and now and then the ledger is checked."""
-        now = time.monotonic()
-        self.cache.expire(now)
-        if now >= self._next_check and self._checked_version != self.cache.pool.version:
-            self.repair_ledger()
-            # A huge tree takes longer to check, so it is checked less often.
-            took = time.monotonic() - now
-            self._next_check = now + max(CHECK_EVERY_S, 100 * took)
-            self._checked_version = self.cache.pool.version
-
-    def repair_ledger(self) -> int:
-        """Finds and repairs violations of the page ledger; returns how many there were.
-
-        Requests whose pages may be damaged compute them again; none is lost.
-        """
-        repair = self.cache.repair()
-        if repair.violations:
-            self.stats.ledger_violations += len(repair.violations)
-            log.error(
-                "%d violations of the page ledger were repaired: %d cached tokens dropped, "
-                "%d leases start over: %s",
-                len(repair.violations),
-                repair.dropped_tokens,
-                len(repair.damaged),
-                "; ".join(repair.violations[:8]),
-            )
-            for sequence in list(self._running.values()):
-                if sequence.lease is not None and sequence.lease.damaged:
-                    self._start_over(sequence)
-        return len(repair.violations)
-
     def reset(self, error: RadixRayError) -> StepOutput:
         """Ends every request with `error` and starts over with an empty cache."""
         for task in self._tasks.values():
             self.counters.finished(task)
         deltas = self._outbox.abandon(self._tasks, error)
         self._tasks.clear()
-        self._waiting.clear()
-        self._running.clear()
         self._deadlines.clear()
-        self.cache = self.cache.fresh()
+        self.roster.reset()
         return StepOutput(deltas, [CacheEvent(kind="clear")])
 
     def snapshot_stats(self) -> EngineStats:
         """Counters and gauges of this moment."""
         stats, cache = self.stats, self.cache
-        stats.running, stats.waiting = len(self._running), len(self._waiting)
+        stats.running, stats.waiting = len(self.roster.running), len(self.roster.waiting)
         stats.pages_free = cache.pool.num_free
         stats.pages_tree = cache.tree.num_pages
         stats.pages_leased = cache.leased_pages
@@ -294,7 +255,7 @@ class Engine:
         return ActorReport(
             stats=self.snapshot_stats(),
             engine=self.counters.metrics,
-            queued=self._waiting.by_priority(),
+            queued=self.roster.waiting.by_priority(),
             page_size=self.cache.page_size,
             context_length=self.info.context_length,
             pages_evictable=self.cache.tree.num_evictable,
@@ -309,74 +270,12 @@ class Engine:
             )
             self._end(task, error)
 
-    def _next_batch(self) -> list[tuple[LiveSequence, int]]:
-        """Plans a step and starts it: sequences and how many of their tokens to compute."""
-        seats = self._limits.max_num_seqs - len(self._running)
-        steps = self.stats.steps
-        plan = plan_apart(
-            [s.waiting_view(steps) for s in self._waiting.candidates(seats)],
-            [s.running_view() for s in self._running.values()],
-            self.cache.available_pages,
-            self._limits,
-            growth=self._growth.value,
-            turn=steps % 2 == 1,
-        )
-        self.last_plan = plan
-        for sequence_id in plan.retract:
-            self._retract(self._running[sequence_id])
-        # Leases of all admitted first: an eviction for one must not take another's prefix.
-        for sequence_id in plan.admit:
-            sequence = self._waiting.pop(sequence_id)
-            assert sequence is not None
-            sequence.start(self.cache)
-            sequence.task.started(sequence)
-            if sequence.task.suspect:
-                self._outbox.due(sequence.task)
-            self.counters.started(sequence.task)
-            self._running[sequence_id] = sequence
-        self._growth.after_step(len(plan.retract))
-        if not self._running:
-            self._growth.reset()
-        return [
-            (self._running[sequence_id], tokens)
-            for sequence_id, tokens in plan.extend
-            if sequence_id in self._running
-        ]
+    def _started(self, task: Task) -> None:
+        self.counters.started(task)
+        if task.suspect:
+            self._outbox.due(task)
 
-    def _queue(self, sequence: LiveSequence) -> None:
-        sequence.wait(self.cache, self.stats.steps)
-        self._waiting.add(sequence)
-
-    def _retract(self, sequence: LiveSequence) -> None:
-        self._start_over(sequence)
-        self.stats.retractions += 1
-        if not self._running and self.cache.pins.remove_all():
-            # It had the pool to itself but for them, and would be retracted for ever.
-            log.warning("%s does not fit beside the pins; they end", sequence.sequence_id)
-
-    def _start_over(self, sequence: LiveSequence) -> None:
-        del self._running[sequence.sequence_id]
-        self._stop(sequence)
-        self._queue(sequence)
-
-    def _reserve(self, batch: list[tuple[LiveSequence, int]]) -> list[tuple[LiveSequence, int]]:
-        """Takes the pages of this step; decodes first, as `ForwardBatch` wants them."""
-        kept = []
-        for sequence, tokens in sorted(batch, key=lambda item: item[1] != 1):
-            assert sequence.lease is not None
-            try:
-                sequence.lease.extend(sequence.computed + tokens)
-            except OutOfPagesError:
-                log.warning(
-                    "the plan counted on pages that are not there; retracting %s",
-                    sequence.sequence_id,
-                )
-                self._retract(sequence)
-                continue
-            kept.append((sequence, tokens))
-        return kept
-
-    def _forward(self, batch: list[tuple[LiveSequence, int]]) -> torch.Tensor:
+    def _forward(self, batch: Batch) -> torch.Tensor:
         """float32 logits [rows, vocab]: for each sequence in order, the rows from `reusable` on."""
         work = [(sequence, tokens) for sequence, tokens in batch if tokens > 0]
         if not work:
@@ -386,7 +285,7 @@ class Engine:
 
     def _meanwhile(
         self,
-        batch: list[tuple[LiveSequence, int]],
+        batch: Batch,
         tell: Callable[[StepOutput], None] | None,
     ) -> StepOutput:
         """In another thread, while the model computes: nothing here may use torch.
@@ -404,18 +303,16 @@ class Engine:
             tell(output)
         return output
 
-    def _look_ahead(self, batch: list[tuple[LiveSequence, int]]) -> None:
+    def _look_ahead(self, batch: Batch) -> None:
         """What the end of this step and the next step need, while the model computes."""
         for sequence, tokens in batch:
             if sequence.computed + tokens == sequence.num_tokens:
                 sequence.task.prepare()
         leaving = any(sequence.remaining <= 1 for sequence, _ in batch)
-        if leaving or len(self._running) < self._limits.max_num_seqs:
-            self._waiting.rank_ahead()
+        if leaving or self.roster.has_seats:
+            self.roster.waiting.rank_ahead()
 
-    def _complete(
-        self, batch: list[tuple[LiveSequence, int]], logits: Callable[[], torch.Tensor]
-    ) -> None:
+    def _complete(self, batch: Batch, logits: Callable[[], torch.Tensor]) -> None:
         """Takes the model's results; what is finished leaves."""
         try:
             with torch.inference_mode():
@@ -423,14 +320,14 @@ class Engine:
         except Exception as error:
             log.error("a step failed; its %d sequences end with an error", len(batch))
             if isinstance(error, LedgerError):
-                self.repair_ledger()
+                self.roster.repair_ledger()
             self._fail(batch, error)
         self.stats.steps += 1
         if self._check_invariants:
             violations = self.cache.check()
             assert not violations, violations
 
-    def _take(self, batch: list[tuple[LiveSequence, int]], logits: torch.Tensor) -> None:
+    def _take(self, batch: Batch, logits: torch.Tensor) -> None:
         to_sample: list[tuple[GenerateTask, int]] = []
         row = 0
         for sequence, tokens in batch:
@@ -450,7 +347,7 @@ class Engine:
                     task.score(sequence, start, logits[row : row + rows])
                 if done:
                     task.sequence_done(sequence)
-                    self._release(sequence)
+                    self.roster.release(sequence)
             elif isinstance(task, GenerateTask):
                 task.score(start, logits[row : row + rows])
                 if done and task.max_new > 0:
@@ -498,24 +395,11 @@ class Engine:
         self.stats.jumped_tokens += tokens
         self.stats.generated_tokens += tokens
 
-    def _release(self, sequence: LiveSequence, *, keep: bool = True) -> None:
-        self._waiting.pop(sequence.sequence_id)
-        self._running.pop(sequence.sequence_id, None)
-        self._stop(sequence, keep=keep)
-
-    def _stop(self, sequence: LiveSequence, *, keep: bool = True) -> None:
-        try:
-            sequence.stop(keep=keep)
-        except LedgerError:
-            # What it computed is not kept, but its last Delta must not be lost for that.
-            self.repair_ledger()
-            sequence.stop(keep=False)
-
     def _drop(self, task: Task, *, keep: bool = True) -> None:
         del self._tasks[task.request_id]
         self.counters.finished(task)
         for sequence in task.sequences:
-            self._release(sequence, keep=keep)
+            self.roster.release(sequence, keep=keep)
 
     def _finish(self, task: Task) -> None:
         self.stats.cached_tokens += task.usage.cached
@@ -527,7 +411,7 @@ class Engine:
         self._outbox.last(task.fail(error))
         self._drop(task, keep=keep)
 
-    def _fail(self, batch: list[tuple[LiveSequence, int]], error: Exception) -> None:
+    def _fail(self, batch: Batch, error: Exception) -> None:
         cause = _typed(error)
         for task in {id(s.task): s.task for s, _ in batch}.values():
             if task.request_id in self._tasks:

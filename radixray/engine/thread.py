@@ -164,7 +164,7 @@ class EngineThread:
                 while self._inbox:
                     self._inbox.popleft()(engine)
                 if not engine.has_work:
-                    engine.idle()
+                    engine.roster.idle()
                 if engine.has_work:
                     engine.step(self._sink)
             except Exception as error:

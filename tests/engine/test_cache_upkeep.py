@@ -63,7 +63,7 @@ def test_requests_survive_a_corrupt_ledger(driver: EngineDriver, corrupt: Any) -
         driver.engine.add(request)
     deltas = [delta for _ in range(4) for delta in driver.engine.step().deltas]
     corrupt(driver)
-    assert driver.engine.repair_ledger() > 0
+    assert driver.engine.roster.repair_ledger() > 0
     for request_deltas in driver.drain().values():
         deltas += request_deltas
     for request, ids in zip(requests, expected, strict=True):
@@ -110,7 +110,7 @@ def test_an_idle_engine_repairs_its_ledger(driver: EngineDriver) -> None:
     expected = driver.one(PROMPT, SHORT).token_ids
     pool = driver.engine.cache.pool
     pool.allocate(9, owner=12345)
-    driver.engine.idle()
+    driver.engine.roster.idle()
     assert driver.engine.stats.ledger_violations == 9
     assert pool.num_free + driver.engine.cache.tree.num_pages == 256
     again = driver.one(PROMPT, SHORT)

@@ -60,8 +60,8 @@ def run(driver: EngineDriver, copies: int = 1, retract_every: int = 0) -> list[B
     steps = 0
     while engine.has_work:
         steps += 1
-        if retract_every and steps % retract_every == 0 and len(engine._running) > 1:
-            engine._retract(list(engine._running.values())[-1])
+        if retract_every and steps % retract_every == 0 and len(engine.roster.running) > 1:
+            engine.roster.retract(list(engine.roster.running.values())[-1])
         for delta in engine.step().deltas:
             found.setdefault(delta.request_id, []).append(delta)
     results = [bits(found[request.request_id]) for request in requests]

@@ -131,8 +131,8 @@ def run(engine: Engine, wanted: list[GenerateRequest], *, jump: bool, retract_ev
     steps = 0
     while engine.has_work:
         steps += 1
-        if retract_every and steps % retract_every == 0 and len(engine._running) > 1:
-            engine._retract(list(engine._running.values())[-1])
+        if retract_every and steps % retract_every == 0 and len(engine.roster.running) > 1:
+            engine.roster.retract(list(engine.roster.running.values())[-1])
         for delta in engine.step().deltas:
             deltas.setdefault(delta.request_id, []).append(delta)
         assert steps < 5000

@@ -112,7 +112,7 @@ def test_requests_that_share_a_prefix_leave_a_sound_ledger(
         stats = thread.ask(lambda engine: engine.snapshot_stats()).result(10)
         assert stats.retractions > 0 and stats.cached_tokens > 0
         for _ in range(3):  # each would check an idle engine's ledger
-            thread.ask(lambda engine: engine.idle()).result(10)
+            thread.ask(lambda engine: engine.roster.idle()).result(10)
         thread.submit(driver.request([*SHARED, 9], sampled(1, 3)))
         assert finished(25)[-1].finish_reason == "length"
         assert engine.stats.ledger_violations == 0
@@ -222,7 +222,7 @@ def test_retracting_and_aborting_for_long_keeps_nothing(
             before = engine.stats.retractions
             while engine.stats.retractions == before:
                 started |= {delta.request_id for delta in engine.step().deltas}
-            running = set(engine._running)
+            running = set(engine.roster.running)
             for request in requests:
                 if request.request_id not in running and request.request_id in started:
                     retracted_and_aborted += 1
@@ -273,7 +273,7 @@ def test_a_retracted_request_that_is_aborted_ends_once(tokenizer: Tokenizer) -> 
         for delta in engine.step().deltas:
             found.setdefault(delta.request_id, []).append(delta)
     begun = {name for name, deltas in found.items() if not deltas[-1].finish_reason}
-    victim = min(begun - set(engine._running))  # retracted in the middle of its answer
+    victim = min(begun - set(engine.roster.running))  # retracted in the middle of its answer
     engine.abort(victim)
     engine.abort(victim)
     for name, deltas in driver.drain().items():

@@ -178,8 +178,8 @@ def test_forced_retraction_changes_nothing(tokenizer: Tokenizer, every: int, ove
     steps = 0
     while engine.has_work:
         steps += 1
-        if steps % every == 0 and len(engine._running) > 1:
-            engine._retract(list(engine._running.values())[-1])
+        if steps % every == 0 and len(engine.roster.running) > 1:
+            engine.roster.retract(list(engine.roster.running.values())[-1])
         for delta in engine.step().deltas:
             deltas.setdefault(delta.request_id, []).append(delta)
         assert steps < 20_000
@@ -195,7 +195,7 @@ def test_a_stream_of_hot_requests_does_not_starve_a_cold_one(tokenizer: Tokenize
     )
     number = steps = 0
     while True:
-        while len(engine._waiting) < 40:
+        while len(engine.roster.waiting) < 40:
             number += 1
             engine.add(
                 GenerateRequest(
@@ -283,4 +283,4 @@ def test_a_plan_can_be_printed_and_made_again(tokenizer: Tokenizer) -> None:
     engine.add(GenerateRequest(request_id="a", prompt_ids=[5] * 60))
     engine.add(GenerateRequest(request_id="b", prompt_ids=[5] * 60))
     engine.step()
-    assert eval(repr(engine.last_plan)) == BatchPlan(extend=[("a", 48)], admit=["a"])
+    assert eval(repr(engine.roster.last_plan)) == BatchPlan(extend=[("a", 48)], admit=["a"])

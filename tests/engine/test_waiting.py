@@ -49,7 +49,7 @@ def test_a_request_too_large_for_now_neither_blocks_nor_starves(
     number = steps = came = passed = 0
     deltas: list[Delta] = []
     while not deltas or deltas[-1].finish_reason is None:
-        while len(engine._waiting) < 12:
+        while len(engine.roster.waiting) < 12:
             number += 1
             # Of different lengths, so that they do not all end at once.
             engine.add(small(number, 5 + number * 7 % 23))
@@ -160,7 +160,7 @@ def test_nobody_waits_for_a_prefix_that_no_page_can_hold(
         prompt = [*range(3, 53), *[60 + n] * 20]
         engine.add(GenerateRequest(request_id=f"r{n}", prompt_ids=prompt, sampling=greedy(4)))
     engine.step()
-    assert len(engine._running) == 12
+    assert len(engine.roster.running) == 12
     last = [d for output in iter_steps(engine) for d in output if d.finish_reason]
     assert [delta.usage.cached for delta in last] == [0] * 12
 

@@ -176,21 +176,24 @@ def generation(client: EngineClient, name: str, **settings: Any) -> GenerateRequ
 
 
 async def test_a_request_that_kills_is_given_up(client: EngineClient) -> None:
-    """It plays no part how it does that; here, we kill whoever takes it into a batch."""
+    """It does not matter how it does that; here, we kill whoever has taken it into a batch."""
     await up(client)
     client.config = msgspec.structs.replace(CONFIG, poisoned_after=2)
-    running = asyncio.create_task(outcome(client, generation(client, "poison")))
+    poison = generation(client, "poison")
+    poison = msgspec.structs.replace(poison, prompt_ids=poison.prompt_ids * 1500)
+    running = asyncio.create_task(outcome(client, poison))
     deaths = 0
     while not running.done():
         for name, stats in (await client.stats()).items():
             if stats.running:
+                await asyncio.sleep(0.3)  # its caller hears that it has begun
                 await kill(name)
                 deaths += 1
         await asyncio.sleep(0.01)
     with pytest.raises(PoisonedRequestError, match="poison"):
         await running
-    # Those that died before it began, or after a token, do not count.
-    assert deaths >= 2
+    # The first may have died of another; one more, of which its caller heard too late, may be.
+    assert 3 <= deaths <= 5
     assert (
         await outcome(client, generation(client, "well", max_tokens=5))
     ).finish_reason == "length"

@@ -139,6 +139,10 @@ def sampling_from(params: dict[str, Any]) -> SamplingParams:
     for name in ("stop", "stop_regex"):
         if isinstance(given.get(name), str):
             given[name] = (given[name],)
+        elif name in given and not isinstance(given[name], list | tuple):
+            raise InvalidRequestError(
+                f"{name} must be a string or a list of strings, not {given[name]!r:.80}", param=name
+            )
     for name in ("stop", "stop_regex", "stop_token_ids"):
         if isinstance(given.get(name), list):
             given[name] = tuple(given[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -9,6 +10,7 @@ from typing import Any
 
 from radixray.client.choice_methods import METHODS, Method, check_method
 from radixray.client.parameters import check_parameters
+from radixray.client.results import Choice, Gen
 from radixray.errors import InvalidRequestError
 
 
@@ -257,8 +259,13 @@ def as_expression(value: object) -> Expression:
         return Text(value)
     if isinstance(value, Expression):
         return value
+    hint = ""
+    if inspect.isawaitable(value):
+        hint = ": await it first; what gen and select make is appended already"
+    elif isinstance(value, Gen | Choice):
+        hint = "; append its `.text`"
     raise InvalidRequestError(
-        f"a state appends strings and expressions, not {type(value).__name__}"
+        f"a state appends strings and expressions, not {type(value).__name__}{hint}"
     )
 
 

@@ -15,7 +15,7 @@ from radixray.client.journal import Journal
 from radixray.client.limit import LimitedTransport
 from radixray.client.lookahead import BatchLookahead
 from radixray.client.mapping import map_rows
-from radixray.client.parameters import RUN_DEFAULTS, check_parameters
+from radixray.client.parameters import RUN_DEFAULTS, check_parameters, hint_for
 from radixray.client.progress import BatchProgress
 from radixray.client.results import ProgramResult, StreamEvent
 from radixray.client.retry import Retry
@@ -53,7 +53,16 @@ class Function:
         self._open = any(p.kind is p.VAR_KEYWORD for p in parameters)
 
     def __call__(self, state: State, *args: Any, **kwargs: Any) -> Awaitable[Any]:
-        """The program as part of another, on that one's state."""
+        """The program as part of another, on that one's state.
+
+        Raises:
+            TypeError: `state` is none.
+        """
+        if not isinstance(state, State):
+            raise TypeError(
+                f"{self.__name__} is a program: `await {self.__name__}.run(...)` runs it; called, "
+                f"it takes the state of another program first, not {state!r:.80}"
+            )
         return self._body(state, *args, **kwargs)
 
     def bind(self, **kwargs: Any) -> Function:
@@ -173,6 +182,10 @@ class Function:
                 hold (`radixray.client.saved_values`), or a file that is not a batch's.
             OSError: `resume` cannot be read or written.
         """
+        if isinstance(rows, str | bytes | Mapping):
+            raise InvalidRequestError(
+                f"rows must be many, such as a list, not one: {rows!r:.80}", param="rows"
+            )
         check_int("concurrency", concurrency, 1)
         if on_error not in ("raise", "return"):
             raise InvalidRequestError(
@@ -301,8 +314,8 @@ class Function:
             if name not in RUN_DEFAULTS:
                 known = ", ".join(sorted(self._parameters)) or "none"
                 raise InvalidRequestError(
-                    f"{self.__name__} has no parameter {name!r} (its own: {known}; for all "
-                    f"generations: {', '.join(sorted(RUN_DEFAULTS))})",
+                    f"{self.__name__} has no parameter {name!r}{hint_for(name, self._parameters)} "
+                    f"(its own: {known}; for all generations: {', '.join(sorted(RUN_DEFAULTS))})",
                     param=name,
                 )
         check_parameters(defaults, constraints=False)

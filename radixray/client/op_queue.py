@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from radixray.client.program_line import in_short, program_line
 from radixray.client.turns import take_turn
-from radixray.errors import AbortedError, ProgramError
+from radixray.errors import AbortedError, NotReadyError, ProgramError
 
 T = TypeVar("T")
 
@@ -224,6 +224,10 @@ class Pending(Generic[T]):
 
     def __await__(self) -> Any:
         return self._wait().__await__()
+
+    def __str__(self) -> str:
+        # As text it would stand in a prompt, unnoticed.
+        raise NotReadyError("an operation that is under way has no text yet: await it")
 
     async def _wait(self) -> T:
         try:

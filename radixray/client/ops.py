@@ -72,7 +72,10 @@ async def generate(
         reasoning, answer = split(text, params.reasoning, prompt)
     skip = len(text) - len(answer)
     transcript.add_output(prompt_ids, ids, text, cut=cut, skip=skip)
-    value = answer if reading is None else reading.read(text)
+    if reading is None:
+        value = answer
+    else:
+        value = reading.read(text, cut_off=output.finish_reason == "length")
     return replace(output, text=answer, reasoning=reasoning, value=value)
 
 

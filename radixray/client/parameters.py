@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -93,7 +94,9 @@ def check_parameters(params: Mapping[str, Any], *, constraints: bool = True) -> 
             raise InvalidRequestError(f"{name} is not supported: {_REFUSED[name]}", param=name)
         if name not in known:
             raise InvalidRequestError(
-                f"unknown parameter {name!r}; known are {', '.join(sorted(known))}", param=name
+                f"unknown parameter {name!r}{hint_for(name, known)}; known are "
+                f"{', '.join(sorted(known))}",
+                param=name,
             )
     for name, kind in _TYPES.items():
         value = params.get(name)
@@ -114,6 +117,16 @@ def check_parameters(params: Mapping[str, Any], *, constraints: bool = True) -> 
         check_number("deadline", params["deadline"], 0.0, MAX_DEADLINE)
     delimiters_of(params.get("separate_reasoning"))
     sampling_from({name: value for name, value in params.items() if name in SAMPLING})
+
+
+def hint_for(name: str, known: Iterable[str]) -> str:
+    """What an unknown parameter of a run may have been meant to be, to stand behind its name."""
+    if name in _REFUSED:
+        return f": {_REFUSED[name]}"
+    if name in CONSTRAINTS | LANGUAGE:
+        return ": it is one of a single gen"
+    close = difflib.get_close_matches(name, {*known, *RUN_DEFAULTS}, n=1, cutoff=0.75)
+    return f": did you mean {close[0]!r}?" if close else ""
 
 
 def resolve(

@@ -127,11 +127,16 @@ class ProgramResult:
     usage: Usage = field(default_factory=Usage)
     index: int = 0
     error: Exception | None = None
-    _text: str = ""
-    _messages: list[dict[str, Any]] = field(default_factory=list)
-    _tokens: list[int] = field(default_factory=list)
+    _text: str = field(default="", repr=False)
+    _messages: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    _tokens: list[int] = field(default_factory=list, repr=False)
 
     def __getitem__(self, name: str) -> Any:
+        """The variable; raises KeyError where there is none, as in a program that failed."""
+        if name not in self.variables:
+            known = ", ".join(self.variables) or "none"
+            failed = "" if self.error is None else f"; the program failed: {self.error}"
+            raise KeyError(f"no variable {name!r}; there are: {known}{failed}") from self.error
         return self.variables[name]
 
     def __contains__(self, name: object) -> bool:

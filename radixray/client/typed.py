@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from radixray.constraint import CONSTRAINT_KINDS
 from radixray.errors import InvalidRequestError, OutputError
@@ -34,18 +34,19 @@ class Reading:
         """The output without the character that ended it."""
         return text.rstrip(self.ends) if self.ends else text
 
-    def read(self, text: str) -> Any:
+    def read(self, text: str, *, cut_off: bool = False) -> Any:
         """The value.
 
         Raises:
-            OutputError: the output, cut off by `max_tokens` for one, is not of the type.
+            OutputError: the output, which `max_tokens` may have `cut_off`, is not of the type.
         """
         value = text.partition(self.start_after)[2] if self.start_after else text
         try:
             return self.parse(value)
         except ValueError as error:
+            why = "max_tokens cut it off" if cut_off else error
             raise OutputError(
-                f"the output {text!r:.80} cannot be read as {self.what}: {error}", text=text
+                f"the output {text!r:.80} cannot be read as {self.what}: {why}", text=text
             ) from error
 
 
@@ -82,7 +83,9 @@ def reading_of(params: Mapping[str, Any]) -> Reading | None:
     if asked == ["dtype"]:
         return _with_start(_of_dtype(params["dtype"]), start_after)
     adapter = type_adapter(params["type"])
-    what = getattr(params["type"], "__name__", str(params["type"]))
+    # The name of a list[int] would be list.
+    named = isinstance(params["type"], type) and not get_args(params["type"])
+    what = params["type"].__name__ if named else str(params["type"])
     # pydantic's ValidationError is a ValueError.
     return _with_start(Reading(what, {"json_schema": adapter}, adapter.validate_json), start_after)
 

@@ -11,16 +11,20 @@ class Variables(dict[str, Var]):
     def __init__(self) -> None:
         super().__init__()
         self._inherited: dict[str, Var] = {}
+        self._branches: list[Variables] = []
 
     def __missing__(self, name: str) -> Var:
         known = ", ".join(self) or "none"
-        raise KeyError(f"no variable {name!r}; there are: {known}")
+        forked = any(name in branch for branch in self._branches)
+        hint = "; branches of a fork have it, and joining them brings it" if forked else ""
+        raise KeyError(f"no variable {name!r}; there are: {known}{hint}")
 
     def of_branch(self) -> Variables:
         """Those that a branch begins with; raises as `Var.copy`."""
         branch = Variables()
         branch._inherited = {name: var.copy() for name, var in self.items()}
         branch |= branch._inherited
+        self._branches.append(branch)
         return branch
 
     def own(self) -> dict[str, Var]:

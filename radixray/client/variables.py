@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
 from radixray.client.expressions import Expression
-from radixray.client.op_queue import OpQueue
+from radixray.client.op_queue import OpQueue, Pending
 from radixray.client.results import Choice, Gen, plain_value
 from radixray.client.text_feed import TextFeed
 from radixray.errors import InvalidRequestError, NotReadyError, ProgramError
@@ -151,9 +151,12 @@ def _as_it_is(result: Any) -> Any:
 
 
 def settled(value: Any) -> Any:
-    """`value` with each Var in it, however deep in lists, tuples and dicts, as its value."""
+    """`value` with what was under way in it, however deep in lists, tuples and dicts, finished:
+    each Var as its value, each Pending as its result."""
     if isinstance(value, Var):
         return settled(value.value)
+    if isinstance(value, Pending):
+        return value.future.result()
     if type(value) in (list, tuple):
         return type(value)(map(settled, value))
     if type(value) is dict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import radixray as rr
 
@@ -28,12 +29,18 @@ async def judge(s: rr.State, review: str) -> rr.Choice:
     return await s.select("verdict", [" good", " bad"])
 
 
-async def main() -> None:
+async def main() -> list[rr.ProgramResult]:
     async with rr.init():
-        async for result in judge.map(REVIEWS, ordered=True):
-            choice = result.value
-            scores = ", ".join(f"{score:.2f}" for score in choice.scores)
-            print(f"{REVIEWS[result.index]:42}{choice.text:6} (log-probabilities: {scores})")
+        started = time.perf_counter()
+        results = await judge.run_batch(REVIEWS, on_error="raise")
+        seconds = time.perf_counter() - started
+    for review, result in zip(REVIEWS, results, strict=True):
+        choice = result.value
+        scores = ", ".join(f"{score:.2f}" for score in choice.scores)
+        print(f"{review:42}{choice.text:6} (log-probabilities: {scores})")
+    usage = sum((result.usage for result in results), rr.Usage())
+    print(f"\n{usage.cached} of {usage.prompt} prompt tokens came from the cache; {seconds:.1f} s")
+    return results
 
 
 if __name__ == "__main__":

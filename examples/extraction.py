@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 
 import radixray as rr
 
@@ -58,11 +59,16 @@ async def extract(s: rr.State, text: str) -> dict[str, str]:
     return fields.groupdict()
 
 
-async def main() -> None:
+async def main() -> list[rr.ProgramResult]:
     async with rr.init():
-        async for result in extract.map(TEXTS, ordered=True, temperature=0):
-            print(TEXTS[result.index])
-            print(f"    {result.value}")
+        started = time.perf_counter()
+        results = await extract.run_batch(TEXTS, temperature=0, on_error="raise")
+        seconds = time.perf_counter() - started
+    for text, result in zip(TEXTS, results, strict=True):
+        print(f"{text}\n    {result.value}")
+    usage = sum((result.usage for result in results), rr.Usage())
+    print(f"\n{usage.cached} of {usage.prompt} prompt tokens came from the cache; {seconds:.1f} s")
+    return results
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ after the first reuses them.
 from __future__ import annotations
 
 import asyncio
+import time
 
 import radixray as rr
 
@@ -114,15 +115,22 @@ async def answer(s: rr.State, question: str) -> str:
     return result.text.strip()
 
 
-async def main() -> None:
+async def main() -> list[rr.ProgramResult]:
     questions = [question for question, _ in QUESTIONS]
     right = 0
+    results: list[rr.ProgramResult] = []
     async with rr.init():
+        started = time.perf_counter()
         async for result in answer.map(questions, temperature=0):
             question, expected = QUESTIONS[result.index]
             right += result.value == expected
             print(f"{question:42} {result.value:16} {result.usage.cached:4} tokens from the cache")
-    print(f"{right} of {len(QUESTIONS)} right")
+            results.append(result)
+        seconds = time.perf_counter() - started
+    usage = sum((result.usage for result in results), rr.Usage())
+    print(f"\n{right} of {len(QUESTIONS)} right")
+    print(f"{usage.cached} of {usage.prompt} prompt tokens came from the cache; {seconds:.1f} s")
+    return results
 
 
 if __name__ == "__main__":

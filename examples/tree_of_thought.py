@@ -7,6 +7,7 @@ is computed once, and all branches of a level run together.
 from __future__ import annotations
 
 import asyncio
+import time
 
 import radixray as rr
 
@@ -34,19 +35,22 @@ async def tree_of_thought(s: rr.State, problem: str) -> str:
             await branches.join()
     for number, (plan, tip) in enumerate(zip(s["plan"].value, s["tip"].value, strict=True), 1):
         s += f"Plan {number}:{plan}\n" + "".join(f"-{text}\n" for text in tip)
-    s += "\nThe best of these plans is plan "
-    choice = await s.select("choice", [str(number + 1) for number in range(WIDTH)])
+    s += "\nThe best of these plans is plan"
+    choice = await s.select("choice", [f" {number + 1}" for number in range(WIDTH)])
     s += ", because it helps people to"
     reason = await s.gen("reason", regex=r"(?: [a-z]+){3,14}\.", temperature=0)
-    return f"plan {choice}, because it helps people to{reason}"
+    return f"plan{choice}, because it helps people to{reason}"
 
 
-async def main() -> None:
+async def main() -> rr.ProgramResult:
     async with rr.init():
+        started = time.perf_counter()
         result = await tree_of_thought.run(PROBLEMS[0], temperature=0.6, seed=1)
+        seconds = time.perf_counter() - started
     print(result.text())
     usage = result.usage
-    print(f"\n{usage.cached} of {usage.prompt} prompt tokens came from the cache")
+    print(f"\n{usage.cached} of {usage.prompt} prompt tokens came from the cache; {seconds:.1f} s")
+    return result
 
 
 if __name__ == "__main__":

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         UnsupportedInputError,
         UnsupportedModelError,
     )
+    from radixray.protocol import Usage
 
 __version__ = "0.1.0"
 
@@ -128,6 +129,7 @@ _HOME = {
         "UnsupportedFeatureError",
         "UnsupportedModelError",
     ),
+    "radixray.protocol": ("Usage",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -165,6 +167,7 @@ __all__ = [
     "UnsupportedFeatureError",
     "UnsupportedInputError",
     "UnsupportedModelError",
+    "Usage",
     "assistant",
     "assistant_begin",
     "assistant_end",

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from radixray import testing
+    from radixray.answers import Usage
     from radixray.client.connect import connect, connect_openai
     from radixray.client.expressions import (
         assistant,
@@ -73,11 +74,11 @@ if TYPE_CHECKING:
         UnsupportedInputError,
         UnsupportedModelError,
     )
-    from radixray.protocol import Usage
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "radixray.answers": ("Usage",),
     "radixray.client.connect": ("connect", "connect_openai"),
     "radixray.client.expressions": (
         "assistant",
@@ -129,7 +130,6 @@ _HOME = {
         "UnsupportedFeatureError",
         "UnsupportedModelError",
     ),
-    "radixray.protocol": ("Usage",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -42,9 +42,10 @@ def test_snippets_can_be_pasted_at_a_prompt() -> None:
 
 
 async def test_the_page(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "tutorial"}
     wrong: list[str] = []
     try:

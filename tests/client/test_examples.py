@@ -1,7 +1,10 @@
-"""Each program of examples/ runs on the real model, and what it gives has the right shape."""
+"""Each program of examples/ and of the README runs on the real model, and what it gives has the
+right shape."""
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import importlib.util
 import re
 import sys
@@ -15,7 +18,8 @@ import pytest
 
 import radixray as rr
 
-FOLDER = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -161,21 +165,52 @@ def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.fixture
+def shared(runtime: rr.Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that start a runtime get the one that is there."""
+
+    @asynccontextmanager
+    async def use() -> AsyncIterator[rr.Runtime]:
+        try:
+            yield runtime
+        finally:
+            await runtime.aclose()  # of this loop alone
+
+    monkeypatch.setattr(rr, "init", use)
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", sorted(CHECKS))
 async def test_example(
-    name: str,
-    runtime: rr.Runtime,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    name: str, shared: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    @asynccontextmanager
-    async def shared() -> AsyncIterator[rr.Runtime]:
-        yield runtime
-
-    monkeypatch.setattr(rr, "init", shared)
     module = load(name, monkeypatch)
     result = await module.main()
     said = capsys.readouterr().out
     CHECKS[name](module, result)
     assert re.search(r"from the cache", said) and re.search(r"\d\.\d s$", said, re.M)
+
+
+async def test_the_readme(
+    shared: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    first, *others = blocks[:5]
+    names: dict[str, Any] = {"rr": rr, "countries": ["Italy", "Spain"]}
+    await asyncio.to_thread(exec, compile(first, "README.md", "exec", dont_inherit=True), names)
+    said = capsys.readouterr().out
+    assert "Paris Usage(" in said and "0  Rome 19 tokens cached" in said
+    for block in others:
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        running = eval(compile(block, "README.md", "exec", flags, dont_inherit=True), names)
+        if running is not None:
+            await running
+    assert [r["city"].text for r in names["results"]] == [" Rome", " Madrid"]
+    assert (await names["chat"].run("Why?"))["answer"].text
+    review = await names["review"].run("Great music and a lovely garden.")
+    assert review["verdict"] == " good" and int(review["stars"].text) in range(1, 6)
+    assert len((await names["advice"].run("sleep", temperature=0))["tip"]) == 3

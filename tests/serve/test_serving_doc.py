@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import runpy
 import shutil
 import tomllib
 from pathlib import Path
@@ -20,7 +21,9 @@ from radixray.serve.app import build_app
 from radixray.serve.http_config import HttpConfig
 from radixray.serve.keys import ApiKey, KeyLimits, find_key, read_keys
 
-TEXT = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "serving.md").read_text()
+README = (ROOT / "README.md").read_text()
 KEY = "secret"
 
 
@@ -57,6 +60,22 @@ async def test_the_openai_package(running: str, capsys: pytest.CaptureFixture[st
     code = code.replace("http://127.0.0.1:8000", running)
     await asyncio.to_thread(exec, compile(code, "serving.md", "exec"), {})
     assert capsys.readouterr().out.startswith("Grüße")
+
+
+async def test_the_readme_and_the_example(
+    running: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{running}/v1")
+    monkeypatch.setenv("RADIXRAY_API_KEY", KEY)
+    example = ROOT / "examples" / "openai_client.py"
+    await asyncio.to_thread(runpy.run_path, str(example), run_name="__main__")
+    said = capsys.readouterr().out
+    assert re.fullmatch(r"chat: Grüße.*\nstream: Grüße.*\nregex: Grüße.*\n", said, re.DOTALL)
+
+    [code] = re.findall(r"^```python\n(from openai.*?)^```", README, re.MULTILINE | re.DOTALL)
+    code = code.replace("http://127.0.0.1:8000", running).replace('"none"', repr(KEY))
+    await asyncio.to_thread(exec, compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out.count("Grüße") == 2
 
 
 def test_the_key_file(tmp_path: Path) -> None:

@@ -70,6 +70,11 @@ class OpQueue:
         """True when no operation runs or waits."""
         return self._running is None and not self._waiting
 
+    @property
+    def line(self) -> tuple[str, int] | None:
+        """File and line of the program that appended the running operation, where known."""
+        return None if self._running is None else self._running.line
+
     def submit(self, label: str, run: Callable[[], Awaitable[T]]) -> Pending[T]:
         """Queues an operation."""
         op = self._new(label, run)

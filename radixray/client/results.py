@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from radixray.constraint import GrammarReport
 from radixray.protocol import TokenLogprob, Usage
 
 
-class _Text:
+class HasText:
+    """What has a `text`, and is no string: who takes it for one is told."""
+
+    if not TYPE_CHECKING:  # to a type checker, what is missing is missing
+
+        def __getattr__(self, name: str) -> Any:
+            hint = f"; its text has: `.text.{name}`" if hasattr(str, name) else ""
+            message = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
+            raise AttributeError(message, name=name, obj=self)
+
+
+class _Text(HasText):
     """A result that reads, and compares with strings, as its text."""
 
     text: str

@@ -30,6 +30,9 @@ _SPACE = (
     "them, so all choices look unlikely; move it to the beginning of each choice"
 )
 
+_WARNED: dict[Any, Any] = {}
+"""Where in programs that was said."""
+
 
 async def select(
     transport: Transport,
@@ -65,7 +68,8 @@ async def _by_score(
     # exactly their own text.
     prompt_ids = transcript.prompt_ids()
     if transcript.content.text.endswith(" ") and not any(c[0].isspace() for c in asked.choices):
-        warnings.warn(_SPACE, stacklevel=2)
+        file, line = queue.line or (__file__, 0)
+        warnings.warn_explicit(_SPACE, UserWarning, file, line, registry=_WARNED)
     ids = [transport.tokenizer.encode(choice) for choice in asked.choices]
     request = ScoreRequest(
         request_id=ops.new_request(queue),

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 from radixray.client import expressions
 from radixray.client.appending import append, choose, commit, fill, generate
@@ -67,6 +67,10 @@ class State:
         """
         append(self, as_expression(value))
         return self
+
+    def __add__(self, value: object) -> NoReturn:
+        """Raises InvalidRequestError: a state grows in place; `fork` and `copy` make others."""
+        raise InvalidRequestError("a state grows in place: `s += ...`, not `s + ...`")
 
     @overload
     def gen(self, name: str | None = None, *, n: Literal[1] = 1, **params: Any) -> Pending[Gen]: ...

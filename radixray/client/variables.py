@@ -9,12 +9,12 @@ from typing import Any
 
 from radixray.client.expressions import Expression
 from radixray.client.op_queue import OpQueue, Pending
-from radixray.client.results import Choice, Gen, plain_value
+from radixray.client.results import Choice, Gen, HasText, plain_value
 from radixray.client.text_feed import TextFeed
 from radixray.errors import InvalidRequestError, NotReadyError, ProgramError
 
 
-class Var(Expression):
+class Var(Expression, HasText):
     """A named result. Await it, or append it: an append waits for the value by itself.
 
     Reading it (`value`, `text`, `str()`, `==`, `bool()`, an f-string) raises NotReadyError while

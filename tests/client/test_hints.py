@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import linecache
+import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -31,6 +35,23 @@ async def test_an_operation_under_way_is_no_text(
         state += await pending  # type: ignore[operator]
     await state.sync()
     assert state.text() == "France: Paris"
+
+
+async def test_a_state_grows_in_place(state: State) -> None:
+    with pytest.raises(rr.InvalidRequestError, match=r"`s \+= ...`"):
+        state = state + "a"
+
+
+async def test_results_are_no_strings(state: State, transport: ScriptedTransport) -> None:
+    transport.reply = " Paris"
+    state += "France:" + rr.gen("city") + rr.select("rest", ["!"])
+    for result in (await state["city"], await state["rest"], state["city"]):
+        with pytest.raises(AttributeError, match=r"no attribute 'strip'; its text has: `.text.str"):
+            result.strip()
+        with pytest.raises(AttributeError, match=r"no attribute 'stripe'$"):
+            result.stripe  # noqa: B018
+        assert result.text.strip() in ("Paris", "!")
+        assert copy.deepcopy(result) == pickle.loads(pickle.dumps(result)) == result.text
 
 
 async def test_what_is_returned_under_way_is_finished(transport: ScriptedTransport) -> None:
@@ -107,6 +128,20 @@ async def test_variables_that_are_not_there(state: State, transport: ScriptedTra
             state["y"]
         assert "join" not in str(unknown.value)
     assert state["x"] == [None, 1]
+
+
+async def test_a_warning_names_the_programs_line_once(transport: ScriptedTransport) -> None:
+    @rr.function
+    async def program(s: rr.State) -> None:
+        s += "The answer is "
+        await s.select("x", ["yes", "no"])
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("default")
+        await program.run_batch([{}, {}, {}], transport=transport)
+    [warning] = warned
+    assert warning.filename == __file__
+    assert "await s.select" in linecache.getline(__file__, warning.lineno)
 
 
 async def test_an_output_cut_off_says_so(transport: ScriptedTransport) -> None:

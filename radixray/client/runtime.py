@@ -207,7 +207,8 @@ def init(
 ) -> Runtime:
     """Starts RadixRay on Ray, or attaches to the deployment of that name, for this process.
 
-    Ray is started on this machine unless it is initialised or `address` names a cluster. The
+    Ray is started on this machine unless it is initialised, `address` or ``RAY_ADDRESS`` names a
+    cluster, or ``ray start`` has started one here; ``address="local"`` starts one all the same. The
     parameters are those of `EngineConfig` and `DeploymentConfig`; `max_running_requests` is
     SGLang's name for `max_num_seqs`.
 

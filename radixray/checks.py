@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from collections.abc import Sequence
+
 from radixray.errors import InvalidRequestError
 
 
@@ -53,3 +55,11 @@ def check_text(name: str, value: object, most: int) -> None:
         raise InvalidRequestError(
             f"{name} holds a lone surrogate at character {error.start}", param=name
         ) from None
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raises InvalidRequestError unless `value` is one of `choices`."""
+    if value not in choices:
+        raise InvalidRequestError(
+            f"{name} must be one of {', '.join(choices)}, not {value!r}", param=name
+        )

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from radixray.checks import check_int, check_number
+from radixray.checks import check_choice, check_int, check_number
 from radixray.errors import InvalidRequestError
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -17,6 +17,9 @@ NAMESPACE = "radixray"
 
 Dtype = Literal["bfloat16", "float32"]
 SchedulePolicy = Literal["lpm", "fcfs", "dfs-weight", "lof", "random", "priority"]
+LoadBalancingPolicy = Literal[
+    "prefix", "round_robin", "least_loaded", "power_of_two", "consistent_hash", "random"
+]
 EvictionPolicy = Literal["lru", "lfu", "fifo", "mru", "slru", "priority"]
 
 
@@ -77,12 +80,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             ("schedule_policy", SchedulePolicy),
             ("eviction_policy", EvictionPolicy),
         ):
-            if getattr(self, name) not in get_args(choices):
-                raise InvalidRequestError(
-                    f"{name} must be one of {', '.join(get_args(choices))}, not "
-                    f"{getattr(self, name)!r}",
-                    param=name,
-                )
+            check_choice(name, getattr(self, name), get_args(choices))
         if self.mem_fraction_static is not None:
             check_number("mem_fraction_static", self.mem_fraction_static, 0.01, 1.0)
             if self.max_total_tokens is not None:
@@ -110,6 +108,11 @@ class DeploymentConfig(msgspec.Struct, frozen=True, kw_only=True):
             fail the first time.
         replay_timeout_s: how long a request that lost its actor may go without a new token; then
             it fails. Starting an actor again takes as long as loading its model.
+        load_balancing_policy: which model actor a request goes to (`radixray.scheduler.policies`).
+        tree_cache_threshold: for ``prefix``: where less than this part of a prompt is cached, it
+            goes where least is to be done, as if nothing were.
+        sticky_sessions: requests of one session go where its last one went, as long as that actor
+            can be reached, whatever the policy.
         poisoned_after: a request that lost its actor is computed alone until its next token; when
             so many actors in a row die while they do that, it is given up.
     """
@@ -120,11 +123,22 @@ class DeploymentConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_replays: int = 1000
     replay_timeout_s: float = 120.0
     poisoned_after: int = 2
+    load_balancing_policy: LoadBalancingPolicy = "prefix"
+    tree_cache_threshold: float = 0.0
+    sticky_sessions: bool = False
 
     def __post_init__(self) -> None:
         check_int("model_actors", self.model_actors, 1)
         check_int("max_replays", self.max_replays, 0)
         check_int("poisoned_after", self.poisoned_after, 1)
+        policies = get_args(LoadBalancingPolicy)
+        check_choice("load_balancing_policy", self.load_balancing_policy, policies)
+        check_number("tree_cache_threshold", self.tree_cache_threshold, 0.0, 1.0)
+        if not isinstance(self.sticky_sessions, bool):
+            raise InvalidRequestError(
+                f"sticky_sessions must be true or false, not {self.sticky_sessions!r}",
+                param="sticky_sessions",
+            )
         check_number("replay_timeout_s", self.replay_timeout_s, 0.0, 86_400.0)
         if not isinstance(self.name, str) or not self.name:
             raise InvalidRequestError("name must be a non-empty string", param="name")

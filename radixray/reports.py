@@ -11,7 +11,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         actor: Ray name of the model actor.
         matched: prompt tokens that actor is believed to hold.
-        reason: ``prefix`` (holds the longest prefix), ``load`` (least loaded) or ``only``.
+        reason: ``prefix`` (holds the longest prefix), ``load`` (least to do), ``only``, ``session``
+            (its session's last request went there), or the name of another policy.
     """
 
     actor: str
@@ -44,6 +45,8 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
         sequence: one more than the last report's; a gap asks for a snapshot.
         events: changes of the radix tree, in order.
         finished: ids of requests that ended.
+        found: of each of these, the tokens it found in the cache when it first started; -1 where it
+            never did. May be empty: nothing is known.
     """
 
     actor: str
@@ -51,6 +54,24 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
     events: list[CacheEvent]
     finished: list[str]
+    found: list[int] = []
+
+
+class Predictions(msgspec.Struct, kw_only=True):
+    """What was predicted to be cached on one model actor, beside what requests found there.
+
+    Attributes:
+        requests: those that told what they found.
+        predicted_tokens, found_tokens: their sums.
+        too_many, too_few: requests for which more, or less, was predicted than was found, by at
+            least a page.
+    """
+
+    requests: int = 0
+    predicted_tokens: int = 0
+    found_tokens: int = 0
+    too_many: int = 0
+    too_few: int = 0
 
 
 class CacheSnapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -154,8 +154,8 @@ def test_no_way_into_the_cache_crosses_namespaces(kind: Callable[[int], str]) ->
     assert cache.pin(two, PROMPT, 60, "ann").tokens == 0
     index = PrefixIndex()
     for event in cache.drain_events():
-        index.add("actor", event.namespace, token_array(event.tokens), event.start)
-    assert index.match(one, PROMPT) == {"actor": len(PROMPT)}
+        index.add(0, event.namespace, token_array(event.tokens), event.start)
+    assert index.match(one, PROMPT) == {0: len(PROMPT)}
     assert not index.match(two, PROMPT)
     cached_of(cache, two)
     assert watch.length == len(PROMPT)

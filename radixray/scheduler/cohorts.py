@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from radixray.cache.radix_tree import TokenArray
 from radixray.scheduler.index import PrefixIndex
-from radixray.scheduler.routing import ActorLoad
 
 MAX_COHORTS = 1024
 """Of more, the one that has rested longest is forgotten."""
@@ -37,11 +36,6 @@ class Cohort:
     owed: dict[str, int]
     used: float = field(default_factory=time.monotonic)
 
-    def without_seats(self, actor: str, load: ActorLoad) -> ActorLoad:
-        """`load` of an actor without the room that it keeps for the cohort."""
-        seats = self.seats.get(actor, 0)
-        return ActorLoad(load.requests - seats, load.prefill_tokens) if seats else load
-
 
 class Cohorts:
     """All cohorts by id, those first that have rested longest."""
@@ -49,6 +43,9 @@ class Cohorts:
     def __init__(self) -> None:
         self._by_id: OrderedDict[str, Cohort] = OrderedDict()
         self._index = PrefixIndex()
+        self._ids: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
+        self._unused: list[int] = []
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -58,20 +55,28 @@ class Cohorts:
 
     def add(self, cohort_id: str, cohort: Cohort) -> None:
         """A new cohort, under an id that none has."""
+        number = self._unused.pop() if self._unused else len(self._ids)
         self._by_id[cohort_id] = cohort
-        self._index.add(cohort_id, cohort.namespace, cohort.tokens)
+        self._ids[number], self._numbers[cohort_id] = cohort_id, number
+        self._index.add(number, cohort.namespace, cohort.tokens)
 
     def pop(self, cohort_id: str) -> Cohort | None:
         """Forgets a cohort, if it is known."""
         cohort = self._by_id.pop(cohort_id, None)
         if cohort is not None:
-            self._index.remove(cohort_id, cohort.namespace, cohort.tokens)
+            number = self._numbers.pop(cohort_id)
+            del self._ids[number]
+            self._unused.append(number)
+            self._index.remove(number, cohort.namespace, cohort.tokens)
         return cohort
 
     def of(self, namespace: str, tokens: TokenArray) -> tuple[str, Cohort] | None:
         """The cohort with the longest prefix that `tokens` begin with; counts as a sign of life."""
+        if not self._by_id:
+            return None
         best: tuple[str, Cohort] | None = None
-        for cohort_id, matched in self._index.match(namespace, tokens).items():
+        for number, matched in self._index.match(namespace, tokens).items():
+            cohort_id = self._ids[number]
             cohort = self._by_id[cohort_id]
             longer = best is None or matched > len(best[1].tokens)
             if matched == len(cohort.tokens) and longer:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from radixray.cache.radix_tree import TokenArray
-from radixray.reports import CacheEvent, CacheSnapshot, Placement, StepReport
+from radixray.explanation import PlacementNote
+from radixray.reports import CacheEvent, CacheSnapshot, Placement, Predictions, StepReport
 from radixray.scheduler.cohorts import Cohort, Cohorts
+from radixray.scheduler.fleet import Fleet
 from radixray.scheduler.index import PrefixIndex, token_array
-from radixray.scheduler.routing import ActorLoad, CohortWork, homes_of, place, share_out
+from radixray.scheduler.journal import Journal
+from radixray.scheduler.policies import Ask, Policy, Prefix
+from radixray.scheduler.routing import ACTIVE_REQUEST_COST, ActorLoad, CohortWork, homes_of, share_out
+from radixray.scheduler.sessions import Sessions
 
 FORGET_AFTER_S = 600.0
 """A placement nobody reported on for so long is taken for lost with its caller."""
@@ -20,7 +27,7 @@ FORGET_AFTER_S = 600.0
 
 @dataclass(slots=True)
 class _Underway:
-    actor: str
+    actor: int
     namespace: str
     tokens: TokenArray
     prefill_tokens: int
@@ -35,44 +42,118 @@ class Router:
 
     So does an announced cohort at its homes, where room is kept for it. It is no more than that:
     each of its requests goes where it is best off when it comes.
+
+    Args:
+        policy: chooses among the actors; by default the least work.
+        policy_name: to be told in explanations.
+        sticky: a session's requests go where its last one went.
+        page_size: tokens of a page of the actors' caches.
     """
 
-    def __init__(self, actors: list[str]) -> None:
+    def __init__(
+        self,
+        actors: Iterable[str],
+        policy: Policy | None = None,
+        *,
+        policy_name: str = "prefix",
+        sticky: bool = False,
+        page_size: int = 1,
+    ) -> None:
+        self._fleet = Fleet(actors)
+        self._policy = policy or Prefix(0.0)
+        self._page_size = page_size
         self._index = PrefixIndex()
-        self._loads = {actor: ActorLoad() for actor in actors}
+        self._journal = Journal(self._fleet, policy_name)
+        self._sessions = Sessions() if sticky else None
+        self._predictions = {name: Predictions() for name in self._fleet.names}
         self._news: dict[str, tuple[str, int]] = {}
         self._newest: dict[str, tuple[str, int]] = {}
         self._underway: OrderedDict[str, _Underway] = OrderedDict()
-        self._down: set[str] = set()
         self._cohorts = Cohorts()
 
     @property
     def loads(self) -> dict[str, ActorLoad]:
         """Load of each actor, by name."""
-        return self._loads
+        fleet = self._fleet
+        return {name: fleet.load(number) for number, name in enumerate(fleet.names)}
 
-    def place(self, request_id: str, namespace: str, tokens: TokenArray) -> Placement:
+    @property
+    def predictions(self) -> dict[str, Predictions]:
+        """How right the placements on each actor were, by name."""
+        return self._predictions
+
+    def explain(self, request_id: str) -> PlacementNote | None:
+        """The last placement of a request, if it is remembered."""
+        return self._journal.note(request_id)
+
+    def join(self, actor: str) -> None:
+        """Requests can go to `actor`, too, from now on."""
+        self._fleet.join(actor)
+        self._predictions.setdefault(actor, Predictions())
+
+    def place(
+        self, request_id: str, namespace: str, tokens: TokenArray, session: str = ""
+    ) -> Placement:
         """Chooses an actor and counts the request as its load until it finishes."""
         self._forget_lost()
-        loads = self._candidates()
-        if (found := self._cohorts.of(namespace, tokens)) is not None:
-            # Those to come after it are no work ahead of it.
-            loads = {actor: found[1].without_seats(actor, load) for actor, load in loads.items()}
-        placement = place(len(tokens), self._index.match(namespace, tokens), loads)
-        if found is not None:
-            owed = self._take_seat(*found, placement.actor)
-            matched = max(0, placement.matched - owed)
-            placement = msgspec.structs.replace(placement, matched=matched)
-        prefill = len(tokens) - placement.matched
-        self.finished(request_id)
-        self._underway[request_id] = _Underway(
-            placement.actor, namespace, tokens, prefill, time.monotonic()
+        found = self._index.find(namespace, tokens)
+        matched = found.lengths(len(self._fleet))
+        member = self._cohorts.of(namespace, tokens)
+        actor, reason = self._choose(tokens, session, matched, member and member[1])
+        predicted = int(matched[actor])
+        if member is not None:
+            owed = self._take_seat(*member, actor)
+            predicted = max(0, predicted - owed)
+        self._journal.add(
+            request_id,
+            tokens,
+            actor=actor,
+            reason=reason,
+            session=session,
+            predicted=predicted,
+            matched=matched,
+            parting=found.parting,
         )
-        self._index.add(placement.actor, namespace, tokens)
-        load = self._loads[placement.actor]
-        load.requests += 1
-        load.prefill_tokens += prefill
-        return placement
+        self.finished(request_id)  # an earlier attempt of it
+        prefill = len(tokens) - predicted
+        self._underway[request_id] = _Underway(
+            actor, namespace, tokens, prefill, time.monotonic()
+        )
+        self._index.add(actor, namespace, tokens)
+        self._fleet.add(actor, 1, prefill)
+        if self._sessions is not None and session:
+            self._sessions.went(session, actor)
+        return Placement(actor=self._fleet.names[actor], matched=predicted, reason=reason)
+
+    def _choose(
+        self,
+        tokens: TokenArray,
+        session: str,
+        matched: NDArray[np.int64],
+        cohort: Cohort | None,
+    ) -> tuple[int, str]:
+        """The number of an actor, and why that one."""
+        fleet = self._fleet
+        numbers = fleet.candidates()
+        if len(numbers) == 1:
+            return int(numbers[0]), "only"
+        if self._sessions is not None and session:
+            actor = self._sessions.actor_of(session)
+            if actor is not None and actor in numbers:
+                return actor, "session"
+        costs, requests = fleet.costs(), fleet.requests
+        if cohort is not None:
+            # Those of the cohort to come after it are no work ahead of it.
+            requests = requests.copy()
+            for name, seats in cohort.seats.items():
+                number = self._number(name)
+                requests[number] -= seats
+                costs[number] -= ACTIVE_REQUEST_COST * seats
+        if len(numbers) < len(fleet):
+            matched, costs, requests = matched[numbers], costs[numbers], requests[numbers]
+        ask = Ask(tokens, session, numbers, matched, costs, requests, self._index.held)
+        row, reason = self._policy.choose(ask)
+        return int(numbers[row]), reason
 
     def expect(
         self,
@@ -94,8 +175,10 @@ class Router:
             own_tokens: of each prompt, beyond `tokens`.
         """
         self.unexpect(cohort_id)
-        loads = self._candidates()
-        matches = self._index.match(namespace, tokens)
+        names = self._fleet.names
+        loads = {names[n]: self._fleet.load(n) for n in self._fleet.candidates()}
+        held = self._index.match(namespace, tokens)
+        matches = {names[number]: length for number, length in held.items()}
         work = CohortWork(len(tokens), own_tokens, matches)
         homes = homes_of(work, requests, loads)
         cohort = Cohort(
@@ -107,9 +190,9 @@ class Router:
         )
         self._cohorts.add(cohort_id, cohort)
         for actor in homes:
-            self._index.add(actor, namespace, tokens)
-            self._loads[actor].requests += cohort.seats[actor]
-            self._loads[actor].prefill_tokens += cohort.owed[actor]
+            number = self._number(actor)
+            self._index.add(number, namespace, tokens)
+            self._fleet.add(number, cohort.seats[actor], cohort.owed[actor])
         self._forget_lost()
 
     def unexpect(self, cohort_id: str) -> None:
@@ -118,9 +201,9 @@ class Router:
         if cohort is None:
             return
         for actor, seats in cohort.seats.items():
-            self._index.remove(actor, cohort.namespace, cohort.tokens)
-            self._loads[actor].requests -= seats
-            self._loads[actor].prefill_tokens -= cohort.owed.get(actor, 0)
+            number = self._number(actor)
+            self._index.remove(number, cohort.namespace, cohort.tokens)
+            self._fleet.add(number, -seats, -cohort.owed.get(actor, 0))
 
     def finished(self, request_id: str) -> None:
         """The request ended; an unknown one is ignored."""
@@ -128,26 +211,32 @@ class Router:
         if underway is None:
             return
         self._index.remove(underway.actor, underway.namespace, underway.tokens)
-        load = self._loads[underway.actor]
-        load.requests -= 1
-        load.prefill_tokens -= underway.prefill_tokens
+        self._fleet.add(underway.actor, -1, -underway.prefill_tokens)
 
     def unreachable(self, actor: str) -> None:
         """A caller could not reach `actor`: nothing goes there until it reports again."""
-        if actor in self._loads and actor not in self._down:
-            self._down.add(actor)
-            self._forget(actor)
+        number = self._fleet.number(actor)
+        if number is not None and self._fleet.mark(number, up=False):
+            self._forget(number)
 
     def report(self, report: StepReport) -> bool:
-        """Applies a report; False asks for a snapshot, because news was missed."""
-        self._down.discard(report.actor)
+        """Applies a report; False asks for a snapshot, because news was missed.
+
+        Those of actors that nothing can be placed on are no news.
+        """
+        number = self._fleet.number(report.actor)
+        if number is None:
+            return True
+        self._fleet.mark(number, up=True)
         this = (report.incarnation, report.sequence)
         known = self._news.get(report.actor)
         if known == (report.incarnation, report.sequence - 1):
             known = self._news[report.actor] = this
             for event in report.events:
-                self._apply(report.actor, event)
+                self._apply(number, event)
         self._newest[report.actor] = this
+        for request_id, tokens in zip(report.finished, report.found, strict=False):
+            self._compare(request_id, number, tokens)
         for request_id in report.finished:
             self.finished(request_id)
         # A report older than the last snapshot holds no news.
@@ -159,45 +248,63 @@ class Router:
         Requests placed on an earlier incarnation died with it.
         """
         actor = snapshot.actor
+        number = self._fleet.number(actor)
+        if number is None:
+            return True
         known = self._news.get(actor)
         if known is not None and known[0] != snapshot.incarnation:
-            self._forget(actor)
+            self._forget(number)
         else:
-            self._index.clear(actor)
-            self._add_underway(actor)
+            self._index.clear(number)
+            self._add_underway(number)
         self._news[actor] = (snapshot.incarnation, snapshot.sequence)
         held = PrefixIndex()
         for event in snapshot.events:
             # Leaves of one tree share their upper parts: count each position once.
             tokens = token_array(event.tokens)
-            start = held.match(event.namespace, tokens).get(actor, 0)
-            held.add(actor, event.namespace, tokens, start)
-            self._index.add(actor, event.namespace, tokens, start)
+            start = max(held.find(event.namespace, tokens).ends, default=0)
+            held.add(number, event.namespace, tokens, start)
+            self._index.add(number, event.namespace, tokens, start)
         return self._newest.get(actor, self._news[actor]) <= self._news[actor]
 
     def matches(self, namespace: str, tokens: TokenArray) -> dict[str, int]:
         """Tokens of the prompt each actor holds or is about to hold."""
-        return self._index.match(namespace, tokens)
+        names = self._fleet.names
+        return {names[n]: length for n, length in self._index.match(namespace, tokens).items()}
 
-    def _candidates(self) -> dict[str, ActorLoad]:
-        # With all of them down, one may be back by the time the request gets there.
-        up = {actor: load for actor, load in self._loads.items() if actor not in self._down}
-        return up or self._loads
+    def _number(self, actor: str) -> int:
+        number = self._fleet.number(actor)
+        assert number is not None
+        return number
 
-    def _take_seat(self, cohort_id: str, cohort: Cohort, actor: str) -> int:
+    def _compare(self, request_id: str, actor: int, found: int) -> None:
+        record = self._journal.get(request_id)
+        if record is None or record.found is not None or record.actor != actor or found < 0:
+            return
+        record.found = found
+        counts = self._predictions[self._fleet.names[actor]]
+        counts.requests += 1
+        counts.predicted_tokens += record.predicted
+        counts.found_tokens += found
+        # The last token of a prompt is computed in any case, and only whole pages are found.
+        reusable = min(record.predicted, record.prompt_tokens - 1)
+        counts.too_many += reusable - found >= self._page_size
+        counts.too_few += found - reusable >= self._page_size
+
+    def _take_seat(self, cohort_id: str, cohort: Cohort, actor: int) -> int:
         """One of the cohort goes to `actor`; tokens of its prefix that it must compute there."""
-        load = self._loads[actor]
-        if cohort.seats.get(actor, 0) > 0:
-            cohort.seats[actor] -= 1
-            load.requests -= 1
-        owed = cohort.owed.pop(actor, 0)
-        load.prefill_tokens -= owed
+        name = self._fleet.names[actor]
+        owed = cohort.owed.pop(name, 0)
+        seat = cohort.seats.get(name, 0) > 0
+        if seat:
+            cohort.seats[name] -= 1
+        self._fleet.add(actor, -seat, -owed)
         cohort.to_come -= 1
         if cohort.to_come == 0:
             self.unexpect(cohort_id)
         return owed
 
-    def _apply(self, actor: str, event: CacheEvent) -> None:
+    def _apply(self, actor: int, event: CacheEvent) -> None:
         if event.kind == "insert":
             self._index.add(actor, event.namespace, token_array(event.tokens), event.start)
         elif event.kind == "evict":
@@ -206,21 +313,21 @@ class Router:
             self._index.clear(actor)
             self._add_underway(actor)
 
-    def _add_underway(self, actor: str) -> None:
+    def _add_underway(self, actor: int) -> None:
         for underway in self._underway.values():
             if underway.actor == actor:
                 self._index.add(actor, underway.namespace, underway.tokens)
         for cohort in self._cohorts:
-            if actor in cohort.seats:
+            if self._fleet.names[actor] in cohort.seats:
                 self._index.add(actor, cohort.namespace, cohort.tokens)
 
-    def _forget(self, actor: str) -> None:
+    def _forget(self, actor: int) -> None:
         """The actor's cache, and the requests placed on it, died with it; no cohort lives there."""
         for cohort in self._cohorts:
-            cohort.seats.pop(actor, None)
-            cohort.owed.pop(actor, None)
+            cohort.seats.pop(self._fleet.names[actor], None)
+            cohort.owed.pop(self._fleet.names[actor], None)
         self._index.clear(actor)
-        self._loads[actor] = ActorLoad()
+        self._fleet.reset(actor)
         for request_id in [i for i, u in self._underway.items() if u.actor == actor]:
             del self._underway[request_id]
 

@@ -1,12 +1,10 @@
-"""Where a request should run: a pure choice among model actors."""
+"""What work costs, and on which model actors requests that were announced should run."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from radixray.reports import Placement
 
 ACTIVE_REQUEST_COST = 16
 """Prefill tokens that a request under way is taken to cost a newcomer."""
@@ -33,36 +31,6 @@ class ActorLoad:
     def cost(self) -> int:
         """Work ahead of a newcomer, in prefill tokens."""
         return self.prefill_tokens + ACTIVE_REQUEST_COST * self.requests
-
-
-def place(
-    prompt_tokens: int, matches: Mapping[str, int], loads: Mapping[str, ActorLoad]
-) -> Placement:
-    """The actor with the least work: its queue, and the prompt's tokens it does not hold.
-
-    So the longest prefix wins among equally loaded actors, and an overloaded holder loses to an
-    idle one when recomputing the prefix is cheaper than waiting. Ties go to the longer match,
-    then to fewer requests, then to the first name.
-
-    Args:
-        matches: tokens of the prompt each actor holds; missing means none.
-        loads: every candidate's load; at least one.
-    """
-
-    def work(actor: str) -> tuple[int, int, int, str]:
-        matched, load = matches.get(actor, 0), loads[actor]
-        uncached = RECOMPUTE_COST * (prompt_tokens - matched)
-        return uncached + load.cost, -matched, load.requests, actor
-
-    chosen = min(loads, key=work)
-    matched = matches.get(chosen, 0)
-    if len(loads) == 1:
-        reason = "only"
-    elif matched > 0 and matched == max(matches.get(actor, 0) for actor in loads):
-        reason = "prefix"
-    else:
-        reason = "load"
-    return Placement(actor=chosen, matched=matched, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +65,7 @@ def homes_of(work: CohortWork, requests: int, loads: Mapping[str, ActorLoad]) ->
     """The actors that a cohort should run on.
 
     It stays together, so that its prefix is computed once, until the last of it would wait longer
-    there than another actor needs for the prefix, by the measure of `place`. Then that one takes
+    there than another actor needs for the prefix, by the measure of the policy ``prefix``. Then that one takes
     part, too.
 
     Args:

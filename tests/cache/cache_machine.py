@@ -105,14 +105,14 @@ class CacheMachine(RuleBasedStateMachine):
             if event.kind == "insert":
                 assert not prefixes & self.cached
                 self.cached |= prefixes
-                self.index.add("a", event.namespace, path, event.start)
+                self.index.add(0, event.namespace, path, event.start)
             elif event.kind == "evict":
                 assert prefixes <= self.cached
                 self.cached -= prefixes
-                self.index.remove("a", event.namespace, path, event.start)
+                self.index.remove(0, event.namespace, path, event.start)
             else:
                 self.cached.clear()
-                self.index.clear("a")
+                self.index.clear(0)
 
     def write(self, lease: Lease, namespace: str, tokens: list[int], start: int) -> None:
         slots = lease.slots(len(tokens)).tolist()
@@ -339,7 +339,7 @@ class CacheMachine(RuleBasedStateMachine):
             peek = self.cache.peek(namespace, array(tokens))
             assert (peek.length, peek.unlocked_pages) == (length, watch.unlocked_pages())
             # Another structure, fed by the events alone, knows the same.
-            expected = {"a": length} if length else {}
+            expected = {0: length} if length else {}
             held = self.index.match(namespace, array(tokens))
             assert {k: n - n % self.size for k, n in held.items() if n >= self.size} == expected
 

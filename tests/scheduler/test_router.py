@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from asking import ask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,10 +12,11 @@ from radixray.cache.prefix_cache import PrefixCache
 from radixray.reports import CacheEvent, CacheSnapshot, StepReport
 from radixray.scheduler.index import PrefixIndex
 from radixray.scheduler.router import Router
-from radixray.scheduler.routing import ActorLoad, place
+from radixray.scheduler.policies import Prefix
+from radixray.scheduler.routing import ActorLoad
 
 sequences = st.lists(st.integers(0, 2), min_size=1, max_size=10)
-holders = st.sampled_from(["a", "b", "c"])
+holders = st.integers(0, 2)
 
 
 def array(tokens: list[int]) -> np.ndarray:
@@ -31,7 +33,7 @@ def array(tokens: list[int]) -> np.ndarray:
 def test_index_equals_counting_prefixes(steps: list, probes: list[list[int]]) -> None:
     """Whole paths added and removed in any order; the truth is a count for every prefix."""
     index = PrefixIndex()
-    added: dict[str, list[list[int]]] = {"a": [], "b": [], "c": []}
+    added: dict[int, list[list[int]]] = {0: [], 1: [], 2: []}
     for kind, holder, tokens in steps:
         if kind == "add":
             index.add(holder, "", array(tokens))
@@ -50,6 +52,20 @@ def test_index_equals_counting_prefixes(steps: list, probes: list[list[int]]) ->
                     want[name] = longest
             assert index.match("", array(probe)) == want
             assert index.match("other", array(probe)) == {}
+            found = index.find("", array(probe))
+            assert found.lengths(3).tolist() == [want.get(name, 0) for name in range(3)]
+            held = {tuple(p[: n + 1]) for p in sum(added.values(), []) for n in range(len(p))}
+            deepest = max(want.values(), default=0)
+            goes_on = any(len(h) > deepest and list(h[:deepest]) == probe[:deepest] for h in held)
+            if deepest < len(probe) and goes_on:
+                assert found.parting is not None and found.parting.position == deepest
+                cached = found.parting.cached.tolist()
+                assert cached[0] != probe[deepest]
+                assert (*probe[:deepest], *cached) in held
+            else:
+                assert found.parting is None
+        for name, paths in added.items():
+            assert index.held(name) == len({tuple(p[:n]) for p in paths for n in range(1, len(p) + 1)})
     for holder in added:
         index.clear(holder)
     assert index._roots == {}
@@ -131,10 +147,10 @@ def test_different_prompts_are_spread() -> None:
 
 
 def test_an_overloaded_holder_loses_to_an_idle_actor() -> None:
-    loads = {"a": ActorLoad(requests=40, prefill_tokens=4000), "b": ActorLoad()}
-    chosen = place(600, {"a": 500}, loads)
-    assert (chosen.actor, chosen.matched, chosen.reason) == ("b", 0, "load")
-    assert place(600, {"a": 500}, {"a": ActorLoad(2, 50), "b": ActorLoad()}).actor == "a"
+    policy = Prefix(0.0)
+    busy = ask(600, [500, 0], [ActorLoad(requests=40, prefill_tokens=4000), ActorLoad()])
+    assert policy.choose(busy) == (1, "load")
+    assert policy.choose(ask(600, [500, 0], [ActorLoad(2, 50), ActorLoad()])) == (0, "prefix")
 
 
 def test_finished_requests_are_load_no_more_and_only_events_remain() -> None:

@@ -1,4 +1,4 @@
-"""The command line: ``radixray serve``, ``chat``, ``fsm explain`` and ``version``.
+"""The command line: ``radixray serve``, ``chat``, ``explain``, ``fsm explain`` and ``version``.
 
 Ray, torch and the rest are imported by the commands that need them, so that ``--help`` is quick.
 """
@@ -11,12 +11,11 @@ import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from radixray.config import (
     DEFAULT_MODEL,
@@ -24,9 +23,10 @@ from radixray.config import (
     Dtype,
     EngineConfig,
     EvictionPolicy,
+    LoadBalancingPolicy,
     SchedulePolicy,
 )
-from radixray.errors import InvalidRequestError, RadixRayError
+from radixray.errors import RadixRayError
 from radixray.serve.address import (
     check_exposure,
     check_port,
@@ -36,13 +36,12 @@ from radixray.serve.address import (
 )
 from radixray.serve.http_config import HttpConfig
 from radixray.serve.keys import KeyLimits, read_keys
-
-if TYPE_CHECKING:
-    from radixray.fsm.explain import Explanation
+from radixray.terminal.fsm import fsm_app
 
 _KEY_VARIABLE = "RADIXRAY_API_KEY"
 
 _DEFAULTS = EngineConfig()
+_DEPLOYMENT = DeploymentConfig()
 _HTTP_DEFAULTS = HttpConfig()
 
 app = typer.Typer(
@@ -51,7 +50,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-fsm_app = typer.Typer(help="Constrained decoding.", no_args_is_help=True)
 app.add_typer(fsm_app, name="fsm")
 # soft_wrap: one line stays one line in logs and pipes.
 out = Console(soft_wrap=True, highlight=False)
@@ -82,71 +80,21 @@ def version() -> None:
     print(installed("radixray"))
 
 
-@fsm_app.command()
+@app.command()
 def explain(
-    text: Annotated[str, typer.Option(help="What to follow through the constraint.")] = "",
-    regex: Annotated[str | None, typer.Option(help="Python `re` syntax, as by fullmatch.")] = None,
-    schema: Annotated[Path | None, typer.Option(help="File with a JSON Schema.")] = None,
-    ebnf: Annotated[Path | None, typer.Option(help="File with a GBNF grammar.")] = None,
-    lark: Annotated[Path | None, typer.Option(help="File with a Lark grammar.")] = None,
-    choices: Annotated[
-        list[str] | None, typer.Option("--choices", "--choice", help="One of these; repeat it.")
-    ] = None,
-    whitespace: Annotated[
-        str | None, typer.Option(help="With --schema: spaced, compact or flexible.")
-    ] = None,
-    start_after: Annotated[
-        str | None, typer.Option(help="Text the constraint begins after.")
+    request_id: Annotated[str, typer.Argument(help="Of a request, or of an answer.")],
+    url: Annotated[str, typer.Option(help="Of the server.")] = "http://127.0.0.1:8000",
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar=_KEY_VARIABLE, show_envvar=True, help="If the server wants one."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
-    """Follow a text through a constraint: what could come, what is forced, what is refused."""
-    import msgspec
+    """Tell why a request went where it went, and why it did or did not hit the cache."""
+    from radixray.terminal.endpoint import Endpoint
+    from radixray.terminal.explanation import print_explanation
 
-    from radixray.constraint import Constraint
-    from radixray.fsm.explain import explain as explain_text
-
-    explanation = explain_text(
-        Constraint(
-            regex=regex,
-            json_schema=_read(schema),
-            ebnf=_read(ebnf),
-            lark=_read(lark),
-            choices=None if choices is None else tuple(choices),
-            whitespace=whitespace,
-            start_after=start_after,
-        ),
-        text,
-    )
-    if as_json:
-        print(msgspec.json.encode(explanation).decode())
-    else:
-        _print_explanation(explanation)
-    if explanation.verdict == "refused":
-        raise typer.Exit(1)
-
-
-def _print_explanation(explanation: Explanation) -> None:
-    table = Table("byte", "text", "state", "allowed", "could be", "forced", box=None)
-    for step in explanation.steps:
-        cells = (step.at, step.text, step.state, step.allowed, step.could_be, step.forced)
-        table.add_row(*(escape(str(cell)) for cell in cells))
-    out.print(table)
-    color = {"member": "green", "prefix": "yellow", "refused": "red"}[explanation.verdict]
-    out.print(f"[bold {color}]{explanation.verdict}:[/] {escape(explanation.why)}")
-    if explanation.could_be:
-        out.print(f"could be: {escape(explanation.could_be)}")
-    if explanation.forced:
-        out.print(f"forced:   {escape(explanation.forced)}")
-
-
-def _read(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"{path} cannot be read: {error}") from error
+    print_explanation(Endpoint(url, api_key).explain(request_id), out, as_json=as_json)
 
 
 @app.command()
@@ -229,6 +177,18 @@ def serve(
     mem_fraction_static: Annotated[
         float | None, typer.Option(help="Part of the free memory for weights and KV pool.")
     ] = None,
+    load_balancing_policy: Annotated[
+        str,
+        typer.Option(
+            help="prefix, round_robin, least_loaded, power_of_two, consistent_hash or random."
+        ),
+    ] = _DEPLOYMENT.load_balancing_policy,
+    tree_cache_threshold: Annotated[
+        float, typer.Option(help="Part of a prompt below which a cached prefix does not count.")
+    ] = _DEPLOYMENT.tree_cache_threshold,
+    sticky_sessions: Annotated[
+        bool, typer.Option(help="Requests of one x-session-id stay on one model actor.")
+    ] = _DEPLOYMENT.sticky_sessions,
     prefix_cache: Annotated[
         bool, typer.Option(help="Whether requests share cached prefixes.")
     ] = _DEFAULTS.prefix_cache,
@@ -272,6 +232,9 @@ def serve(
         ),
         model_actors=model_actors,
         name=name,
+        load_balancing_policy=cast(LoadBalancingPolicy, load_balancing_policy),
+        tree_cache_threshold=tree_cache_threshold,
+        sticky_sessions=sticky_sessions,
     )
     os.environ.pop(_KEY_VARIABLE, None)  # Ray's processes would inherit it
     limits = KeyLimits(

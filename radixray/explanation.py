@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import msgspec
+
+from radixray.errors import InvalidRequestError
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,8 +115,61 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     why: list[str] = []
 
 
-def in_words(placement: PlacementNote | None, hit: HitNote | None, actor: str) -> list[str]:
-    """The sentences of an Explanation."""
+def explanation_of(
+    request_id: str,
+    actor: str,
+    placement: PlacementNote | None,
+    hit: HitNote | None,
+    decode: Callable[[list[int]], str] | None = None,
+) -> Explanation:
+    """What is known, in words too.
+
+    Args:
+        decode: the text of token ids.
+
+    Raises:
+        InvalidRequestError: nothing is known; param ``request_id``.
+    """
+    if placement is None and hit is None:
+        raise InvalidRequestError(
+            f"nothing is known of request {request_id!r}: only some thousands of the latest are "
+            "remembered, and of each from when it is placed or starts",
+            param="request_id",
+        )
+    if decode is not None:
+        placement, hit = _changed(placement, decode), _changed(hit, decode)
+    why = _in_words(placement, hit, actor)
+    return Explanation(request_id=request_id, actor=actor, placement=placement, hit=hit, why=why)
+
+
+def without_content(explanation: Explanation) -> Explanation:
+    """The same without tokens of prompts and cache, of which some may be another's."""
+    placement, hit = _changed(explanation.placement), _changed(explanation.hit)
+    if placement is not None:
+        placement = msgspec.structs.replace(placement, session="")
+    why = _in_words(placement, hit, explanation.actor)
+    return msgspec.structs.replace(explanation, placement=placement, hit=hit, why=why)
+
+
+NoteT = TypeVar("NoteT", PlacementNote | None, HitNote | None)
+
+
+def _changed(note: NoteT, decode: Callable[[list[int]], str] | None = None) -> NoteT:
+    """`note` with the text of its divergence, or without its tokens where nothing decodes them."""
+    if note is None or (seen := note.divergence) is None:
+        return note
+    if decode is None:
+        return msgspec.structs.replace(note, divergence=Divergence(position=seen.position))
+    read = msgspec.structs.replace(
+        seen,
+        before_text=decode(seen.before),
+        prompt_text=decode(seen.prompt),
+        cached_text=decode(seen.cached),
+    )
+    return msgspec.structs.replace(note, divergence=read)
+
+
+def _in_words(placement: PlacementNote | None, hit: HitNote | None, actor: str) -> list[str]:
     said: list[str] = []
     if placement is None:
         said.append(f"It ran on {actor}; no choice among model actors is remembered.")
@@ -148,7 +206,7 @@ def _choice(note: PlacementNote) -> str:
     best = max((each.matched for each in note.candidates if each.up), default=0)
     reasons = {
         "only": "it was the only one that could be reached",
-        "session": f"the last request of session {note.session!r} went there",
+        "session": "the last request of its session went there",
         "prefix": f"it held the longest prefix ({note.predicted} of {note.prompt_tokens} tokens) "
         "and was not so busy that computing it elsewhere would have been quicker",
         "load": "nothing that begins like it was cached, and it had the least to do"

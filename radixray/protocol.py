@@ -138,6 +138,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
         jump_forward: take text that the constraint forces without asking the model. The output
             is in the same language either way; only the tokens that spell it may differ.
         cache_salt: requests share cached prefixes only with requests of the same salt.
+        session: whose turn it is in: a conversation, an agent. May decide where it runs
+            (`DeploymentConfig.sticky_sessions`, and the policy ``consistent_hash``).
         priority: higher ones start first where the schedule policy is ``priority``, and their
             prefixes stay longer where the eviction policy is.
         timeout_s: seconds from its arrival at the engine; then it ends with
@@ -159,6 +161,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     jump_forward: bool = True
     fsm_debug: bool = False
     cache_salt: str = ""
+    session: str = ""
     priority: int = 0
     timeout_s: float | None = None
     whole: bool = False
@@ -177,6 +180,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
         if self.constraint is not None:
             self.constraint.validate()
         check_text("cache_salt", self.cache_salt, MAX_SALT_LENGTH)
+        check_text("session", self.session, MAX_ID_LENGTH)
         _check_prompt("prompt", self.prompt_ids, info)
         _check_length(len(self.prompt_ids), self.sampling.max_tokens, info)
         if self.sampling.logit_bias:
@@ -208,13 +212,14 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True, tag="score"):
         request_id: unique among live requests.
         prompt_ids: at least one token id.
         choices: token ids of each continuation, each at least one.
-        cache_salt, timeout_s, attempt, images, image_data: as in GenerateRequest.
+        cache_salt, session, timeout_s, attempt, images, image_data: as in GenerateRequest.
     """
 
     request_id: str
     prompt_ids: list[int]
     choices: list[list[int]]
     cache_salt: str = ""
+    session: str = ""
     timeout_s: float | None = None
     attempt: int = 0
     images: tuple[Image, ...] = ()
@@ -226,6 +231,7 @@ class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True, tag="score"):
         if self.timeout_s is not None:
             check_number("timeout_s", self.timeout_s, 0.0, MAX_TIMEOUT_S)
         check_text("cache_salt", self.cache_salt, MAX_SALT_LENGTH)
+        check_text("session", self.session, MAX_ID_LENGTH)
         _check_prompt("prompt", self.prompt_ids, info)
         if not 1 <= len(self.choices) <= MAX_CHOICES:
             raise InvalidRequestError(

@@ -12,7 +12,7 @@ import numpy as np
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from radixray.actors import measures
+from radixray.actors import explaining, measures
 from radixray.actors.channel import Channel
 from radixray.actors.handles import actor_handle
 from radixray.actors.independent import independent_call
@@ -27,6 +27,7 @@ from radixray.errors import (
     OverloadedError,
     RadixRayError,
 )
+from radixray.explanation import Explanation
 from radixray.images import Image
 from radixray.metrics.reports import DeploymentReport
 from radixray.namespaces import namespace_of
@@ -157,6 +158,10 @@ class EngineClient:
             *(answer_of(name, actor_handle(name).cache_tree.remote(limit)) for name in self._names)
         )
         return dict(zip(self._names, map(decode_cache_tree, raw), strict=True))
+
+    async def explain(self, request_id: str) -> Explanation:
+        """Why a request went where it went, and found what it found; see `Explains.explain`."""
+        return await explaining.gather(request_id, self._scheduler, self._names, self._tokenizer)
 
     def expect(
         self,

@@ -109,6 +109,11 @@ class ModelActor:
         return encode(self._measure())
 
     @ray.method(concurrency_group="control")
+    async def explain(self, request_id: str) -> bytes:
+        """HitNote, or None."""
+        return encode(self._engine.hit(request_id))
+
+    @ray.method(concurrency_group="control")
     async def pin(self, consumer_id: str, namespace: str, token_ids: bytes, ttl_s: float) -> bytes:
         """Keeps the cached prefix of `token_ids` (int32) cached for `ttl_s` seconds: a PinReport.
 
@@ -293,6 +298,7 @@ class ModelActor:
             sequence=self._sequence,
             events=events,
             finished=finished,
+            found=[self._engine.found(request_id) for request_id in finished],
         )
         # Not awaited: a lost report leaves a gap, and a gap asks for a snapshot.
         self._scheduler.report.remote(encode(report))

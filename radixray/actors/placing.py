@@ -69,7 +69,9 @@ class Placer:
             return Placement(actor=self._names[0], matched=0, reason="only")
         namespace = self._namespace(request.cache_salt, request.images)
         message = encode_request(
-            PlaceRequest(request.request_id, namespace, _bytes_of(tokens_of(request)))
+            PlaceRequest(
+                request.request_id, namespace, _bytes_of(tokens_of(request)), request.session
+            )
         )
         answer: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
         self._requests.append(_Asked(request.request_id, message, answer))

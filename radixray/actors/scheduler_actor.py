@@ -21,6 +21,7 @@ from radixray.actors.wire import (
 from radixray.config import DeploymentConfig
 from radixray.metrics.reports import SchedulerReport
 from radixray.scheduler.index import token_array
+from radixray.scheduler.policies import policy_of
 from radixray.scheduler.router import Router
 
 log = logging.getLogger("radixray")
@@ -41,7 +42,13 @@ class SchedulerActor:
     def __init__(self, config: DeploymentConfig) -> None:
         self._config = config
         self._actors = [config.model_actor(i) for i in range(config.model_actors)]
-        self._router = Router(self._actors)
+        self._router = Router(
+            self._actors,
+            policy_of(config.load_balancing_policy, threshold=config.tree_cache_threshold),
+            policy_name=config.load_balancing_policy,
+            sticky=config.sticky_sessions,
+            page_size=config.engine.page_size,
+        )
         self._asking: set[str] = set()
         self._placements: dict[str, dict[str, int]] = {}
         self._matched_tokens = 0
@@ -65,7 +72,7 @@ class SchedulerActor:
         for hint in map(decode_cohort_hint, hints):
             self._heed(hint)
         placements = [
-            self._router.place(r.request_id, r.namespace, token_array(r.tokens))
+            self._router.place(r.request_id, r.namespace, token_array(r.tokens), r.session)
             for r in map(decode_place_request, requests)
         ]
         for placement in placements:
@@ -94,8 +101,13 @@ class SchedulerActor:
                 placements=self._placements,
                 matched_tokens=self._matched_tokens,
                 shared=self._shared,
+                predictions=self._router.predictions,
             )
         )
+
+    async def explain(self, request_id: str) -> bytes:
+        """PlacementNote of the request's last placement, or None."""
+        return encode(self._router.explain(request_id))
 
     async def share(self, process: str, counts: dict[str, int]) -> None:
         """Counts of another process; see `Measures.share`."""

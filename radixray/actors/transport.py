@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Protocol, runtime_checkable
 
 from radixray.config import DeploymentConfig
+from radixray.explanation import Explanation
 from radixray.protocol import Delta, GenerateRequest, ModelInfo, ScoreRequest, ScoreResult
 from radixray.reports import CacheTree, EngineStats, PinReport
 from radixray.tokenizer.tokenizer import Tokenizer
@@ -120,6 +121,20 @@ class Place(Protocol):
 
     def shutdown(self) -> None:
         """Stops what this process started of it."""
+        ...
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A transport to engines that remember what became of requests."""
+
+    async def explain(self, request_id: str) -> Explanation:
+        """Why one of the latest requests went where it went, and found what it found.
+
+        Raises:
+            InvalidRequestError: nothing is known of it; param ``request_id``.
+            EngineDiedError: nobody can be asked.
+        """
         ...
 
 

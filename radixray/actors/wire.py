@@ -19,11 +19,13 @@ class PlaceRequest(msgspec.Struct, frozen=True, array_like=True):
         request_id: unique among live requests.
         namespace: of the request (`radixray.namespaces`).
         tokens: little-endian int32 prompt ids.
+        session: as in GenerateRequest.
     """
 
     request_id: str
     namespace: str
     tokens: bytes
+    session: str = ""
 
 
 class CohortHint(msgspec.Struct, frozen=True, array_like=True):

@@ -9,16 +9,18 @@ from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 
-from radixray.actors.transport import Client, ControlsCache, Place, Transport
+from radixray.actors.transport import Client, ControlsCache, Explains, Place, Transport
 from radixray.config import (
     DEFAULT_MODEL,
     DeploymentConfig,
     Dtype,
     EngineConfig,
     EvictionPolicy,
+    LoadBalancingPolicy,
     SchedulePolicy,
 )
 from radixray.errors import InvalidRequestError, NotInitializedError, UnsupportedFeatureError
+from radixray.explanation import Explanation
 from radixray.reports import CacheTree, EngineStats, PinReport
 from radixray.transports.in_process import InProcessEngine
 
@@ -82,6 +84,18 @@ class Runtime:
     async def cache_tree(self, limit: int = 100) -> dict[str, CacheTree]:
         """What each engine has cached, for people to look at; raises as `pin`."""
         return await _cache_of(await self.transport(), "cache_tree").cache_tree(limit)
+
+    async def explain(self, request_id: str) -> Explanation:
+        """Why one of the latest requests went where it went, and found what it found.
+
+        Raises:
+            InvalidRequestError: nothing is known of it.
+            UnsupportedFeatureError: what runs it here cannot tell.
+        """
+        transport = await self.transport()
+        if not isinstance(transport, Explains):
+            raise UnsupportedFeatureError("explain is not possible over this transport")
+        return await transport.explain(request_id)
 
     async def aclose(self) -> None:
         """Closes this loop's transport; what it leads to lives on."""
@@ -201,6 +215,9 @@ def init(
     pin_budget: int | None = None,
     mem_fraction_static: float | None = None,
     cpu_threads: int | None = None,
+    load_balancing_policy: LoadBalancingPolicy = "prefix",
+    tree_cache_threshold: float = 0.0,
+    sticky_sessions: bool = False,
     name: str = "default",
     address: str | None = None,
     in_process: bool = False,
@@ -239,6 +256,9 @@ def init(
         ),
         model_actors=model_actors,
         name=name,
+        load_balancing_policy=load_balancing_policy,
+        tree_cache_threshold=tree_cache_threshold,
+        sticky_sessions=sticky_sessions,
     )
     if in_process:
         for param, value, default in (

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from radixray.engine.hits import HitLog
 from radixray.metrics.reports import EngineMetrics
 
 if TYPE_CHECKING:
+    from radixray.engine.sequence import LiveSequence
     from radixray.engine.tasks import Task
 
 
@@ -34,15 +36,19 @@ class Counters:
 
     Attributes:
         metrics: what was counted.
+        hits: what the last requests found in the cache.
     """
 
     def __init__(self) -> None:
         self.metrics = EngineMetrics()
+        self.hits = HitLog()
 
-    def started(self, task: Task) -> None:
-        """A sequence of `task` took its lease, for the first time or again."""
-        times, metrics = task.times, self.metrics
+    def started(self, sequence: LiveSequence) -> None:
+        """A sequence took its lease, for the first time or again."""
+        task, metrics = sequence.task, self.metrics
+        times = task.times
         if not times.started:
+            self.hits.started(sequence)
             times.started = time.monotonic()
             metrics.queue.observe(times.started - times.arrived)
             metrics.prompt_tokens += task.usage.prompt

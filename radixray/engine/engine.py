@@ -270,10 +270,10 @@ class Engine:
             )
             self._end(task, error)
 
-    def _started(self, task: Task) -> None:
-        self.counters.started(task)
-        if task.suspect:
-            self._outbox.due(task)
+    def _started(self, sequence: LiveSequence) -> None:
+        self.counters.started(sequence)
+        if sequence.task.suspect:
+            self._outbox.due(sequence.task)
 
     def _forward(self, batch: Batch) -> torch.Tensor:
         """float32 logits [rows, vocab]: for each sequence in order, the rows from `reusable` on."""

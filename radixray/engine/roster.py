@@ -62,11 +62,11 @@ class Roster:
         sequence.wait(self.cache, self._stats.steps)
         self.waiting.add(sequence)
 
-    def next_batch(self, started: Callable[[Task], None]) -> Batch:
+    def next_batch(self, started: Callable[[LiveSequence], None]) -> Batch:
         """Plans a step and takes its pages; decodes first, as `ForwardBatch` wants them.
 
         Args:
-            started: is told whose sequence was taken in.
+            started: is told of each sequence that was taken in.
         """
         return self._reserve(self._carry_out(self._plan(), started))
 
@@ -83,7 +83,7 @@ class Roster:
         )
         return self.last_plan
 
-    def _carry_out(self, plan: BatchPlan, started: Callable[[Task], None]) -> Batch:
+    def _carry_out(self, plan: BatchPlan, started: Callable[[LiveSequence], None]) -> Batch:
         for sequence_id in plan.retract:
             self.retract(self.running[sequence_id])
         # Leases of all admitted first: an eviction for one must not take another's prefix.
@@ -92,7 +92,7 @@ class Roster:
             assert sequence is not None
             sequence.start(self.cache)
             sequence.task.started(sequence)
-            started(sequence.task)
+            started(sequence)
             self.running[sequence_id] = sequence
         self._growth.after_step(len(plan.retract))
         if not self.running:

@@ -15,6 +15,7 @@ import numpy as np
 
 from radixray.engine.engine import Engine, StepOutput
 from radixray.errors import EngineError, InvalidRequestError, RadixRayError
+from radixray.explanation import HitNote
 from radixray.fsm.matcher import Matcher
 from radixray.metrics.reports import ActorReport
 from radixray.protocol import Delta, ErrorInfo, Request
@@ -136,6 +137,14 @@ class EngineThread:
         report = self._engine.report()
         report.stats.heartbeat_age_s = time.monotonic() - self._heartbeat
         return report
+
+    def found(self, request_id: str) -> int:
+        """Tokens that a request found in the cache; -1 where that is not known."""
+        return self._engine.counters.hits.found(request_id)
+
+    def hit(self, request_id: str) -> HitNote | None:
+        """What is remembered of a request's start."""
+        return self._engine.counters.hits.note(request_id)
 
     def stop(self) -> None:
         """Ends the thread after the step under way."""

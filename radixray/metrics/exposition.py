@@ -75,6 +75,23 @@ def _deployment(report: DeploymentReport) -> Iterator[str]:
     text = "Prompt tokens believed to be cached where their request was placed."
     matched: Series = [(model, scheduler.matched_tokens)]
     yield from _family(f"{_OURS}placement_matched_tokens", "counter", text, matched)
+    for name, text in (
+        ("requests", "Requests that told what they found where they were placed."),
+        ("predicted_tokens", "Of their prompts, tokens believed to be cached there."),
+        ("found_tokens", "Of their prompts, tokens that were cached there."),
+    ):
+        series: Series = [
+            ({**model, "actor": actor}, getattr(counts, name))
+            for actor, counts in scheduler.predictions.items()
+        ]
+        yield from _family(f"{_OURS}prediction_{name}", "counter", text, series)
+    text = "Of these requests, those that found at least a page less, or more, than was believed."
+    wrong: Series = [
+        ({**model, "actor": actor, "found": found}, count)
+        for actor, counts in scheduler.predictions.items()
+        for found, count in (("less", counts.too_many), ("more", counts.too_few))
+    ]
+    yield from _family(f"{_OURS}mispredictions", "counter", text, wrong)
     text = "Answers over HTTP, of all ingress processes."
     answers = _http(scheduler.shared)
     yield from _family(f"{_OURS}http_requests", "counter", text, answers)

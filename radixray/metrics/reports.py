@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from radixray.metrics.histogram import REQUEST_SECONDS, STEP_SECONDS, TOKENS, Histogram
-from radixray.reports import EngineStats
+from radixray.reports import EngineStats, Predictions
 
 
 def _requests() -> Histogram:
@@ -96,11 +96,13 @@ class SchedulerReport(msgspec.Struct, frozen=True, kw_only=True):
         placements: requests it placed, by actor and reason.
         matched_tokens: prompt tokens it believed to be cached where it placed them.
         shared: counts that other processes left with it, by process; see `Measures.share`.
+        predictions: what it believed to be cached beside what was found, by actor.
     """
 
     placements: dict[str, dict[str, int]] = {}
     matched_tokens: int = 0
     shared: dict[str, dict[str, int]] = {}
+    predictions: dict[str, Predictions] = {}
 
 
 class DeploymentReport(msgspec.Struct, frozen=True, kw_only=True):

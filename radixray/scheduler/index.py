@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from radixray.cache.radix_tree import NO_TOKENS, TokenArray
 
+
 class _Node:
     """An edge of tokens.
 

@@ -138,4 +138,3 @@ class Journal:
             left_out=max(0, len(order) - MOST_SHOWN),
             divergence=None if record.divergence is None else told(record.divergence),
         )
-

@@ -18,7 +18,13 @@ from radixray.scheduler.fleet import Fleet
 from radixray.scheduler.index import PrefixIndex, token_array
 from radixray.scheduler.journal import Journal
 from radixray.scheduler.policies import Ask, Policy, Prefix
-from radixray.scheduler.routing import ACTIVE_REQUEST_COST, ActorLoad, CohortWork, homes_of, share_out
+from radixray.scheduler.routing import (
+    ACTIVE_REQUEST_COST,
+    ActorLoad,
+    CohortWork,
+    homes_of,
+    share_out,
+)
 from radixray.scheduler.sessions import Sessions
 
 FORGET_AFTER_S = 600.0
@@ -116,9 +122,7 @@ class Router:
         )
         self.finished(request_id)  # an earlier attempt of it
         prefill = len(tokens) - predicted
-        self._underway[request_id] = _Underway(
-            actor, namespace, tokens, prefill, time.monotonic()
-        )
+        self._underway[request_id] = _Underway(actor, namespace, tokens, prefill, time.monotonic())
         self._index.add(actor, namespace, tokens)
         self._fleet.add(actor, 1, prefill)
         if self._sessions is not None and session:

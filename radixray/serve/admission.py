@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
+import msgspec
 from starlette.requests import Request
 
 from radixray.actors.transport import Generates
-from radixray.errors import OverloadedError
-from radixray.protocol import Delta, GenerateRequest
+from radixray.errors import InvalidRequestError, OverloadedError
+from radixray.protocol import MAX_ID_LENGTH, Delta, GenerateRequest
 from radixray.serve.fair import FairShares
 from radixray.serve.http_config import HttpConfig
 from radixray.serve.keys import find_key
@@ -47,6 +48,7 @@ def admit(
 
     Raises:
         RateLimitError: the prompts have more tokens than the key may use now.
+        InvalidRequestError: its session's name is too long.
         OverloadedError: too many sequences of this key wait.
     """
     tenant: Tenant = request.state.tenant
@@ -59,17 +61,32 @@ def admit(
     # The choices of a prompt share it.
     prompts = {id(each.prompt_ids): len(each.prompt_ids) for each in sequences}
     tenant.ask(sum(prompts.values()))
-    return _AdmittedTransport(transport, tenant, shares)
+    return _AdmittedTransport(transport, tenant, shares, _session_of(request))
+
+
+def _session_of(request: Request) -> str:
+    session = request.headers.get("x-session-id", "")
+    if len(session) > MAX_ID_LENGTH:
+        raise InvalidRequestError(
+            f"x-session-id must have at most {MAX_ID_LENGTH} characters, not {len(session)}",
+            param="x-session-id",
+        )
+    return session
 
 
 class _AdmittedTransport:
-    def __init__(self, transport: Generates, tenant: Tenant, shares: FairShares) -> None:
+    def __init__(
+        self, transport: Generates, tenant: Tenant, shares: FairShares, session: str
+    ) -> None:
+        self._session = session
         self._transport = transport
         self._tenant = tenant
         self._shares = shares
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta, None]:
         """See `Generates.generate`."""
+        if self._session and not request.session:
+            request = msgspec.structs.replace(request, session=self._session)
         async with (
             self._shares.slot(self._tenant.name),
             aclosing(self._transport.generate(request)) as deltas,

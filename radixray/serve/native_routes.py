@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from math import ceil
 
 import msgspec
@@ -14,16 +14,25 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from radixray.actors.transport import Transport
+from radixray.actors.transport import Explains, Transport
 from radixray.actors.wire import ServedModel
 from radixray.constraint import Constraint
-from radixray.errors import ConstraintError, EngineError, OverloadedError, RadixRayError
+from radixray.errors import (
+    ConstraintError,
+    DeploymentError,
+    EngineError,
+    InvalidRequestError,
+    OverloadedError,
+    RadixRayError,
+)
+from radixray.explanation import Explanation, without_content
 from radixray.protocol import ErrorInfo, GenerateRequest, SamplingParams, ScoreRequest
 from radixray.serve.admission import admit
 from radixray.serve.answer import json_response
 from radixray.serve.connection import Connection
 from radixray.serve.disconnect import while_connected
 from radixray.serve.errors import RETRY_AFTER_S, ClientGoneError, log_fault, status_of
+from radixray.serve.http_config import HttpConfig
 from radixray.serve.parse import parse, read_body
 from radixray.serve.tenants import Tenant
 from radixray.transports import native
@@ -112,7 +121,33 @@ async def flush(request: Request) -> Response:
     return json_response(native.Flushed(await (await _transport(request)).flush()))
 
 
+async def explain(request: Request) -> Response:
+    """``GET explain/{request_id}``: why it went where it went, and found what it found.
+
+    An answer's id stands for the first of its sequences. Where several keys share the server,
+    nothing is told of what prompts and cache hold.
+    """
+    transport = await _transport(request)
+    if not isinstance(transport, Explains):
+        raise DeploymentError("nothing is remembered of requests here")
+    asked: str = request.path_params["request_id"]
+    config: HttpConfig = request.app.state.config
+    try:
+        found = await transport.explain(asked)
+    except InvalidRequestError as unknown:
+        with suppress(InvalidRequestError):
+            found = await transport.explain(f"{asked}-0")
+            return json_response(_shown(found, config))
+        raise unknown
+    return json_response(_shown(found, config))
+
+
+def _shown(found: Explanation, config: HttpConfig) -> Explanation:
+    return without_content(found) if len(config.keys) > 1 else found
+
+
 ROUTES = [
+    Route(f"{native.EXPLAIN}/{{request_id}}", explain, methods=["GET"]),
     Route(native.MODEL, served_model, methods=["GET"]),
     Route(native.GENERATE, generate, methods=["POST"]),
     Route(native.SCORE, score, methods=["POST"]),

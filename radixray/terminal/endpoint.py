@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint, asked with the standard library alone."""
+"""An OpenAI-compatible endpoint, asked with what the standard library has of HTTP."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
+import msgspec
+
 from radixray.errors import DeploymentError, EngineError, InvalidRequestError, RadixRayError
+from radixray.explanation import Explanation
 
 CONNECT_TIMEOUT_S = 10.0
 SILENCE_TIMEOUT_S = 600.0
@@ -92,6 +95,20 @@ class Endpoint:
                 yield from _pieces(answer)
             except (OSError, HTTPException, ValueError) as error:
                 raise EngineError(f"the answer broke off: {error!r}") from error
+
+    def explain(self, request_id: str) -> Explanation:
+        """What a RadixRay server remembers of a request, or of the first sequence of an answer.
+
+        Raises:
+            DeploymentError: no RadixRay server answers there.
+            InvalidRequestError: nothing is known of it, or the API key is wrong.
+        """
+        path = f"/radixray/v1/explain/{quote(request_id, safe='')}"
+        with closing(self._open(path, None, CONNECT_TIMEOUT_S)) as answer:
+            try:
+                return msgspec.json.decode(answer.read(), type=Explanation)
+            except msgspec.DecodeError as error:
+                raise DeploymentError(f"{self.url} is no RadixRay server") from error
 
     def _open(self, path: str, body: object, timeout_s: float) -> Any:
         data = None if body is None else json.dumps(body).encode()

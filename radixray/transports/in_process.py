@@ -20,6 +20,7 @@ from radixray.errors import (
     InvalidRequestError,
     RadixRayError,
 )
+from radixray.explanation import Explanation, explanation_of
 from radixray.namespaces import namespace_of
 from radixray.protocol import (
     Delta,
@@ -198,6 +199,12 @@ class InProcessTransport:
         self._engine.check_open()
         asked = self._engine.thread.ask(lambda engine: engine.cache.view(limit))
         return {NAME: await asyncio.wrap_future(asked)}
+
+    async def explain(self, request_id: str) -> Explanation:
+        """See `Explains.explain`."""
+        self._engine.check_open()
+        hit = self._engine.thread.hit(request_id)
+        return explanation_of(request_id, NAME, None, hit, self.tokenizer.decode)
 
     async def close(self) -> None:
         """Ends requests under way, which fail; the engine lives on."""

@@ -16,6 +16,7 @@ GENERATE = f"{PREFIX}/generate"
 SCORE = f"{PREFIX}/score"
 STATS = f"{PREFIX}/stats"
 FLUSH = f"{PREFIX}/flush"
+EXPLAIN = f"{PREFIX}/explain"
 
 KEEP_ALIVE_S = 10.0
 """How often a silent answer gets an empty line."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
 
 from radixray.actors.wire import ServedModel
 from radixray.errors import DeploymentError, EngineDiedError, EngineError, UnsupportedFeatureError
+from radixray.explanation import Explanation
 from radixray.protocol import Delta, GenerateRequest, ModelInfo, Request, ScoreRequest, ScoreResult
 from radixray.reports import EngineStats
 from radixray.tokenizer.tokenizer import Tokenizer
@@ -132,6 +134,11 @@ class ServerTransport:
     async def flush(self) -> int:
         """Empties the caches of what no request uses; pages freed."""
         return (await _ask(self._session, "POST", native.FLUSH, native.Flushed)).pages
+
+    async def explain(self, request_id: str) -> Explanation:
+        """See `Explains.explain`."""
+        path = f"{native.EXPLAIN}/{quote(request_id, safe='')}"
+        return await _ask(self._session, "GET", path, Explanation)
 
     async def close(self) -> None:
         """Closes all connections; requests under way fail."""

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from radixray.cache.prefix_cache import PrefixCache
 from radixray.reports import CacheEvent, CacheSnapshot, StepReport
 from radixray.scheduler.index import PrefixIndex
-from radixray.scheduler.router import Router
 from radixray.scheduler.policies import Prefix
+from radixray.scheduler.router import Router
 from radixray.scheduler.routing import ActorLoad
 
 sequences = st.lists(st.integers(0, 2), min_size=1, max_size=10)
@@ -65,7 +65,9 @@ def test_index_equals_counting_prefixes(steps: list, probes: list[list[int]]) ->
             else:
                 assert found.parting is None
         for name, paths in added.items():
-            assert index.held(name) == len({tuple(p[:n]) for p in paths for n in range(1, len(p) + 1)})
+            assert index.held(name) == len(
+                {tuple(p[:n]) for p in paths for n in range(1, len(p) + 1)}
+            )
     for holder in added:
         index.clear(holder)
     assert index._roots == {}

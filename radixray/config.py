@@ -110,7 +110,7 @@ class DeploymentConfig(msgspec.Struct, frozen=True, kw_only=True):
             it fails. Starting an actor again takes as long as loading its model.
         load_balancing_policy: which model actor a request goes to (`radixray.scheduler.policies`).
         tree_cache_threshold: for ``prefix``: where less than this part of a prompt is cached, it
-            goes where least is to be done, as if nothing were.
+            goes where least is to be done.
         sticky_sessions: requests of one session go where its last one went, as long as that actor
             can be reached, whatever the policy.
         poisoned_after: a request that lost its actor is computed alone until its next token; when

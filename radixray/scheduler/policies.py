@@ -25,6 +25,9 @@ HEAD_TOKENS = 256
 MOST_OVER_MEAN = 1.25
 """`consistent_hash` passes over an actor that would have so many times the mean of requests."""
 
+ALWAYS_ALLOWED = 8
+"""But not one with fewer requests than these."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -143,7 +146,7 @@ class ConsistentHash:
         digest = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
         weights = _mixed(ask.numbers.astype(np.uint64) + np.uint64(1), digest)
         most = MOST_OVER_MEAN * (ask.requests.sum() + 1) / len(ask.numbers)
-        open_ = ask.requests < max(1.0, most)
+        open_ = ask.requests < max(ALWAYS_ALLOWED, most)
         return int(np.where(open_, weights, np.uint64(0)).argmax()), "consistent_hash"
 
 
@@ -170,14 +173,12 @@ def policy_of(
 def _least(ask: Ask, work: NDArray[np.int64]) -> int:
     """The row of the least work; see `Prefix` for ties."""
     tied = np.flatnonzero(work == work.min())
-    if len(tied) > 1:
-        for rank in (-ask.matched[tied], ask.requests[tied]):
-            tied = tied[rank == rank.min()]
-            if len(tied) == 1:
-                break
-        else:
-            return min(tied.tolist(), key=lambda row: (ask.held(int(ask.numbers[row])), row))
-    return int(tied[0])
+    for rank in (-ask.matched, ask.requests):
+        if len(tied) == 1:
+            return int(tied[0])
+        among = rank[tied]
+        tied = tied[among == among.min()]
+    return min(tied.tolist(), key=lambda row: (ask.held(int(ask.numbers[row])), row))
 
 
 def _mixed(values: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:

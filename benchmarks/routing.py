@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -204,7 +204,7 @@ class Simulation:
     def run(self, starts: list[tuple[float, Turn]]) -> Result:
         """Runs all that begins at `starts`, and what follows."""
         for actor in self._actors:
-            self._report(actor, [])
+            self._report(actor)
         for at, turn in starts:
             self._at(at, lambda turn=turn: self._arrive(turn))
         while self._events:
@@ -252,7 +252,7 @@ class Simulation:
         actor = self._actors[name]
         found = lease.cached_tokens
         lease.release(turn.prompt)
-        self._report(name, [])
+        self._report(name, prefilled=[request_id])
         actor.computing = False
         self._start(name)
         end = self._now + TOKEN_TIME * turn.output
@@ -266,12 +266,12 @@ class Simulation:
             lease = actor.cache.acquire("", whole)
             lease.extend(len(whole))
             lease.release(whole)
-        self._report(name, [request_id], [found])
+        self._report(name, finished=[request_id], found=[found])
         for pause, after in turn.then:
             self._at(self._now + pause, lambda after=after: self._arrive(after))
         self._start(name)
 
-    def _report(self, name: str, finished: list[str], found: list[int] | None = None) -> None:
+    def _report(self, name: str, **news: list[Any]) -> None:
         actor = self._actors[name]
         actor.sequence += 1
         report = StepReport(
@@ -279,8 +279,7 @@ class Simulation:
             incarnation="1",
             sequence=actor.sequence,
             events=actor.cache.drain_events(),
-            finished=finished,
-            found=found or [],
+            **{"finished": [], **news},
         )
         if not self._router.report(report):  # its first one
             number, events = actor.sequence, actor.cache.snapshot()

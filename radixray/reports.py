@@ -47,6 +47,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
         finished: ids of requests that ended.
         found: of each of these, the tokens it found in the cache when it first started; -1 where it
             never did. May be empty: nothing is known.
+        prefilled: ids of requests whose prompts are computed now.
     """
 
     actor: str
@@ -55,6 +56,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     events: list[CacheEvent]
     finished: list[str]
     found: list[int] = []
+    prefilled: list[str] = []
 
 
 class Predictions(msgspec.Struct, kw_only=True):

@@ -239,6 +239,8 @@ class Router:
             for event in report.events:
                 self._apply(number, event)
         self._newest[report.actor] = this
+        for request_id in report.prefilled:
+            self._prefilled(request_id, number)
         for request_id, tokens in zip(report.finished, report.found, strict=False):
             self._compare(request_id, number, tokens)
         for request_id in report.finished:
@@ -280,6 +282,12 @@ class Router:
         number = self._fleet.number(actor)
         assert number is not None
         return number
+
+    def _prefilled(self, request_id: str, actor: int) -> None:
+        underway = self._underway.get(request_id)
+        if underway is not None and underway.actor == actor:
+            self._fleet.add(actor, 0, -underway.prefill_tokens)
+            underway.prefill_tokens = 0
 
     def _compare(self, request_id: str, actor: int, found: int) -> None:
         record = self._journal.get(request_id)

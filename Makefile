@@ -9,7 +9,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 # The embedded model comes from a wheel; nothing here needs the network once installed.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help install demo test lint format bench bench-serving bench-http bench-client bench-parts bench-constrained profile soak chaos clean
+.PHONY: help install demo test lint format bench bench-serving bench-http bench-client bench-parts bench-constrained bench-routing profile soak chaos clean
 
 help:
 	@echo "make demo     see it work: programs on Ray on a real language model"
@@ -21,6 +21,7 @@ help:
 	@echo "make bench-client  what very many programs in one event loop cost"
 	@echo "make bench-parts  the kernels, the radix tree and the schedule policies, each beside another design"
 	@echo "make bench-constrained  compile and mask times and jump-forward; PEER_PYTHON= one that has xgrammar"
+	@echo "make bench-routing  hit rates and waits by load balancing policy, simulated; beside an oracle"
 	@echo "make profile  where the time of a decode step goes: a table and a flame graph"
 	@echo "make soak     long random runs of the cache and the batch loop"
 	@echo "make chaos    200 streams on three model actors, ten of which are killed at random moments"
@@ -67,6 +68,9 @@ bench-http: install
 
 bench-client: install
 	$(BIN)/python benchmarks/client_loop.py
+
+bench-routing: install
+	$(BIN)/python benchmarks/routing.py
 
 bench-parts: install
 	$(BIN)/python benchmarks/engine.py --quick

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -285,12 +285,14 @@ class ModelActor:
 
     def _dispatch(self, output: StepOutput) -> None:
         finished = [d.request_id for d in output.deltas if d.finish_reason is not None]
-        if output.events or finished:
+        if output.events or finished or output.prefilled:
             # Before the Deltas: who reads them may place the next request at once.
-            self._report(output.events, finished)
+            self._report(output.events, finished, output.prefilled)
         self._consumers.deliver(output.deltas)
 
-    def _report(self, events: list[Any], finished: list[str]) -> None:
+    def _report(
+        self, events: list[Any], finished: list[str], prefilled: Sequence[str] = ()
+    ) -> None:
         self._sequence += 1
         report = StepReport(
             actor=self._name,
@@ -299,6 +301,7 @@ class ModelActor:
             events=events,
             finished=finished,
             found=[self._engine.found(request_id) for request_id in finished],
+            prefilled=list(prefilled),
         )
         # Not awaited: a lost report leaves a gap, and a gap asks for a snapshot.
         self._scheduler.report.remote(encode(report))

@@ -37,11 +37,13 @@ class Counters:
     Attributes:
         metrics: what was counted.
         hits: what the last requests found in the cache.
+        prefilled: ids of requests that got their first token since somebody took them out.
     """
 
     def __init__(self) -> None:
         self.metrics = EngineMetrics()
         self.hits = HitLog()
+        self.prefilled: list[str] = []
 
     def started(self, sequence: LiveSequence) -> None:
         """A sequence took its lease, for the first time or again."""
@@ -65,6 +67,7 @@ class Counters:
                 since[times.last] = since.get(times.last, 0) + 1
             else:
                 times.first = now
+                self.prefilled.append(task.request_id)
                 self.metrics.first_token.observe(now - times.arrived)
             times.last = now
         for last, how_many in since.items():

@@ -58,10 +58,12 @@ class StepOutput:
     Attributes:
         deltas: at most one for each request.
         events: changes of the radix tree, in order.
+        prefilled: ids of requests whose prompts were computed.
     """
 
     deltas: list[Delta] = field(default_factory=list)
     events: list[CacheEvent] = field(default_factory=list)
+    prefilled: list[str] = field(default_factory=list)
 
 
 class Engine:
@@ -298,7 +300,8 @@ class Engine:
         return output
 
     def _tell(self, tell: Callable[[StepOutput], None] | None) -> StepOutput:
-        output = StepOutput(self._outbox.collect(), self.cache.drain_events())
+        prefilled, self.counters.prefilled = self.counters.prefilled, []
+        output = StepOutput(self._outbox.collect(), self.cache.drain_events(), prefilled)
         if tell is not None:
             tell(output)
         return output

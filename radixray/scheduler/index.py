@@ -30,6 +30,10 @@ class _Node:
         self.children: dict[int, _Node] = {}
 
 
+SHARED_BY = 32
+"""A prefix that goes on in so many ways is one that many requests share."""
+
+
 class Parting(NamedTuple):
     """Where a prompt leaves what anybody holds.
 
@@ -48,12 +52,20 @@ class Found(NamedTuple):
     Attributes:
         ends: how many tokens match up to the end of each edge, growing.
         masks: who holds each edge, a bit an actor.
+        shared: whether the prefix up to the end of each edge goes on in many ways.
         parting: None where the prompt ends, or goes on where nothing is held any more.
     """
 
     ends: list[int]
     masks: list[int]
+    shared: list[bool]
     parting: Parting | None
+
+    def shared_end(self) -> int:
+        """Tokens of the longest prefix that many requests share; 0 where there is none."""
+        return max(
+            (end for end, many in zip(self.ends, self.shared, strict=True) if many), default=0
+        )
 
     def lengths(self, actors: int) -> NDArray[np.int64]:
         """[actors]: tokens of the longest prefix each actor holds."""
@@ -143,6 +155,7 @@ class PrefixIndex:
         """Who holds how much of `tokens`."""
         ends: list[int] = []
         masks: list[int] = []
+        shared: list[bool] = []
         node, at = self._roots.get(namespace), 0
         parting: Parting | None = None
         while node is not None and at < len(tokens):
@@ -157,12 +170,13 @@ class PrefixIndex:
             if child.mask:
                 ends.append(at)
                 masks.append(child.mask)
+                shared.append(len(child.children) >= SHARED_BY)
             if common < len(child.tokens):
                 if at < len(tokens):
                     parting = Parting(at, child.tokens[common:])
                 break
             node = child
-        return Found(ends, masks, parting)
+        return Found(ends, masks, shared, parting)
 
     def match(self, namespace: str, tokens: TokenArray) -> dict[int, int]:
         """Tokens of the longest prefix each holder has; those without a match are left out."""

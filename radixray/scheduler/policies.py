@@ -10,14 +10,14 @@ import hashlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from radixray.cache.radix_tree import TokenArray
 from radixray.config import LoadBalancingPolicy
-from radixray.scheduler.routing import RECOMPUTE_COST
+from radixray.scheduler.routing import RECOMPUTE_COST, SHARED_COST
 
 HEAD_TOKENS = 256
 """Of a prompt, what `consistent_hash` looks at where there is no session."""
@@ -36,6 +36,7 @@ class Ask:
     Attributes:
         tokens: the prompt.
         session: whose it is; empty where nobody said.
+        shared: tokens of its longest prefix that many requests share.
         numbers: of the actors, growing.
         matched: tokens of the prompt that each is believed to hold.
         costs: work ahead of a newcomer, in prefill tokens.
@@ -45,6 +46,7 @@ class Ask:
 
     tokens: TokenArray
     session: str
+    shared: int
     numbers: NDArray[np.int64]
     matched: NDArray[np.int64]
     costs: NDArray[np.int64]
@@ -64,7 +66,8 @@ class Prefix:
     """The actor with the least work: its queue, and the prompt's tokens it does not hold.
 
     So the longest prefix wins among equally loaded actors, and an overloaded holder loses to an
-    idle one when recomputing the prefix is cheaper than waiting. Ties go to the longer match, then
+    idle one when recomputing the prefix is cheaper than waiting. Tokens of a prefix that many share
+    count less: wherever they are computed, others will find them. Ties go to the longer match, then
     to fewer requests, then to whoever holds least, then to the first.
 
     Args:
@@ -85,7 +88,9 @@ class Prefix:
             return _least(ask, ask.costs), "load"
         if self._threshold:
             matched = np.where(matched < self._threshold * len(ask.tokens), 0, matched)
-        row = _least(ask, ask.costs - RECOMPUTE_COST * matched)
+        own = RECOMPUTE_COST * np.maximum(matched - ask.shared, 0)
+        shared = SHARED_COST * np.minimum(matched, ask.shared)
+        row = _least(ask, ask.costs - own - shared)
         return row, "prefix" if matched[row] == longest else "load"
 
 
@@ -170,7 +175,7 @@ def policy_of(
     return policies[name]()
 
 
-def _least(ask: Ask, work: NDArray[np.int64]) -> int:
+def _least(ask: Ask, work: NDArray[Any]) -> int:
     """The row of the least work; see `Prefix` for ties."""
     tied = np.flatnonzero(work == work.min())
     for rank in (-ask.matched, ask.requests):

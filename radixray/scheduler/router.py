@@ -105,7 +105,9 @@ class Router:
         found = self._index.find(namespace, tokens)
         matched = found.lengths(len(self._fleet))
         member = self._cohorts.of(namespace, tokens)
-        actor, reason = self._choose(tokens, session, matched, member and member[1])
+        actor, reason = self._choose(
+            tokens, session, matched, member and member[1], found.shared_end()
+        )
         predicted = int(matched[actor])
         if member is not None:
             owed = self._take_seat(*member, actor)
@@ -135,6 +137,7 @@ class Router:
         session: str,
         matched: NDArray[np.int64],
         cohort: Cohort | None,
+        shared: int,
     ) -> tuple[int, str]:
         """The number of an actor, and why that one."""
         fleet = self._fleet
@@ -147,7 +150,8 @@ class Router:
                 return actor, "session"
         costs, requests = fleet.costs(), fleet.requests
         if cohort is not None:
-            # Those of the cohort to come after it are no work ahead of it.
+            # Its homes are as many as it needs, and those to come after it are no work ahead of it.
+            shared = 0
             requests = requests.copy()
             for name, seats in cohort.seats.items():
                 number = self._number(name)
@@ -155,7 +159,7 @@ class Router:
                 costs[number] -= ACTIVE_REQUEST_COST * seats
         if len(numbers) < len(fleet):
             matched, costs, requests = matched[numbers], costs[numbers], requests[numbers]
-        ask = Ask(tokens, session, numbers, matched, costs, requests, self._index.held)
+        ask = Ask(tokens, session, shared, numbers, matched, costs, requests, self._index.held)
         row, reason = self._policy.choose(ask)
         return int(numbers[row]), reason
 

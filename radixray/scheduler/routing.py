@@ -14,6 +14,10 @@ RECOMPUTE_COST = 2
 it. Without that, the second of a burst would recompute on an idle actor the very prefix that the
 first is computing, and be no sooner done."""
 
+SHARED_COST = 1.5
+"""Less for a token of a prefix that many requests share: those behind this one will find it, too,
+so an idle actor soon gets a copy. In `benchmarks/routing.py`, 1 copies too much, 2 too little."""
+
 
 @dataclass(slots=True)
 class ActorLoad:
@@ -65,8 +69,8 @@ def homes_of(work: CohortWork, requests: int, loads: Mapping[str, ActorLoad]) ->
     """The actors that a cohort should run on.
 
     It stays together, so that its prefix is computed once, until the last of it would wait longer
-    there than another actor needs for the prefix, by the measure of the policy ``prefix``. Then that one takes
-    part, too.
+    there than another actor needs for the prefix, by the measure of the policy ``prefix``. Then
+    that one takes part, too.
 
     Args:
         requests: how many are to come.

@@ -18,7 +18,7 @@ from radixray.metrics.reports import (
     SchedulerReport,
 )
 from radixray.metrics.table import FAMILIES
-from radixray.reports import EngineStats
+from radixray.reports import EngineStats, Predictions
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -81,6 +81,11 @@ def page() -> str:
     scheduler = SchedulerReport(
         placements={"d/model-0": {"prefix": 6, "load": 1}},
         matched_tokens=900,
+        predictions={
+            "d/model-0": Predictions(
+                requests=6, predicted_tokens=880, found_tokens=700, too_many=2, too_few=1
+            )
+        },
         shared={"a": {"GET /metrics 200": 2}, "b": {"GET /metrics 200": 3, "POST other 404": 1}},
     )
     actors = {"d/model-0": report(), 'd"\\\n/model-1': None}
@@ -113,6 +118,11 @@ def test_values(page: str) -> None:
     assert value("radixray:actors_missing") == 1
     assert value("radixray:placements_total", reason="prefix", **one) == 6
     assert value("radixray:placement_matched_tokens_total") == 900
+    assert value("radixray:prediction_requests_total", **one) == 6
+    assert value("radixray:prediction_predicted_tokens_total", **one) == 880
+    assert value("radixray:prediction_found_tokens_total", **one) == 700
+    assert value("radixray:mispredictions_total", found="less", **one) == 2
+    assert value("radixray:mispredictions_total", found="more", **one) == 1
     http = frozenset({"method": "GET", "route": "/metrics", "status": "200"}.items())
     assert found["radixray:http_requests_total", http] == 5
 

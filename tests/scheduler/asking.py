@@ -16,11 +16,13 @@ def ask(
     numbers: list[int] | None = None,
     session: str = "",
     held: list[int] | None = None,
+    shared: int = 0,
 ) -> Ask:
     rows = list(range(len(loads))) if numbers is None else numbers
     return Ask(
         np.arange(tokens, dtype=np.int32),
         session,
+        shared,
         np.array(rows, np.int64),
         np.array(matched, np.int64),
         np.array([load.cost for load in loads], np.int64),

@@ -16,9 +16,7 @@ def array(tokens: list[int]) -> np.ndarray:
     return np.array(tokens, np.int32)
 
 
-def report(
-    actor: str, sequence: int, held: list[int] | None = None, **found: int
-) -> StepReport:
+def report(actor: str, sequence: int, held: list[int] | None = None, **found: int) -> StepReport:
     events = [] if held is None else [CacheEvent(kind="insert", tokens=array(held).tobytes())]
     return StepReport(
         actor=actor,

@@ -56,19 +56,24 @@ rows = st.lists(
 
 
 @settings(deadline=None, max_examples=100)
-@given(rows)
-def test_prefix_against_the_rule_in_plain_python(actors: list[tuple[int, int, int, int]]) -> None:
-    """By hand: queued prefill, 16 for each request, twice the uncached tokens; then the ties."""
+@given(rows, st.integers(0, 900))
+def test_prefix_against_the_rule_in_plain_python(
+    actors: list[tuple[int, int, int, int]], shared: int
+) -> None:
+    """By hand: queued prefill, 16 for each request, twice the uncached tokens, but 1.5 times those
+    that many share; then the ties."""
 
-    def key(row: int) -> tuple[int, int, int, int, int]:
+    def key(row: int) -> tuple[float, int, int, int, int]:
         requests, prefill, matched, held = actors[row]
-        return prefill + 16 * requests + 2 * (900 - matched), -matched, requests, held, row
+        uncached = sum(1.5 if token < shared else 2 for token in range(matched, 900))
+        return prefill + 16 * requests + uncached, -matched, requests, held, row
 
     asked = ask(
         900,
         [matched for _, _, matched, _ in actors],
         [ActorLoad(requests, prefill) for requests, prefill, _, _ in actors],
         held=[held for _, _, _, held in actors],
+        shared=shared,
     )
     row, reason = policy_of("prefix").choose(asked)
     assert row == min(range(len(actors)), key=key)

@@ -54,7 +54,8 @@ def test_index_equals_counting_prefixes(steps: list, probes: list[list[int]]) ->
             assert index.match("other", array(probe)) == {}
             found = index.find("", array(probe))
             assert found.lengths(3).tolist() == [want.get(name, 0) for name in range(3)]
-            held = {tuple(p[: n + 1]) for p in sum(added.values(), []) for n in range(len(p))}
+            paths = [path for each in added.values() for path in each]
+            held = {tuple(p[: n + 1]) for p in paths for n in range(len(p))}
             deepest = max(want.values(), default=0)
             goes_on = any(len(h) > deepest and list(h[:deepest]) == probe[:deepest] for h in held)
             if deepest < len(probe) and goes_on:
@@ -164,6 +165,19 @@ def test_finished_requests_are_load_no_more_and_only_events_remain() -> None:
     assert router.loads["a"] == ActorLoad(0, 0)
     assert router.matches("", array([1, 2, 3, 4])) == {"a": 2}
     router.finished("r1")  # again: ignored
+    assert router.loads["a"] == ActorLoad(0, 0)
+
+
+def test_a_computed_prompt_is_no_work_ahead_any_more() -> None:
+    router = Router(["a", "b"])
+    router.restore(CacheSnapshot(actor="a", incarnation="1", sequence=0, events=[]))
+    router.place("r1", "", array([1, 2, 3, 4]))
+    news = StepReport(
+        actor="a", incarnation="1", sequence=1, events=[], finished=[], prefilled=["r1", "unknown"]
+    )
+    assert router.report(news)
+    assert router.loads["a"] == ActorLoad(1, 0)
+    router.report(report("a", 2, finished=["r1"]))
     assert router.loads["a"] == ActorLoad(0, 0)
 
 

@@ -68,7 +68,7 @@ class Turn:
 
     def walk(self) -> Iterator[Turn]:
         """This one and all after it."""
-        waiting = deque([self])
+        waiting: deque[Turn] = deque([self])
         while waiting:
             turn = waiting.popleft()
             yield turn

@@ -27,6 +27,7 @@ from radixray.engine.pace import Pace
 from radixray.engine.roster import Batch, Roster
 from radixray.engine.sampler import SamplingRow, sample
 from radixray.engine.score import ScoreTask
+from radixray.engine.sequence import LiveSequence
 from radixray.engine.tasks import Task
 from radixray.errors import (
     DeadlineExceededError,

@@ -10,7 +10,6 @@ from radixray.cache.page_pool import LedgerError, OutOfPagesError
 from radixray.cache.prefix_cache import PrefixCache
 from radixray.config import SchedulePolicy
 from radixray.engine.sequence import LiveSequence
-from radixray.engine.tasks import Task
 from radixray.engine.waiting import WaitingQueue
 from radixray.reports import EngineStats
 from radixray.scheduler.admission import GrowthEstimate

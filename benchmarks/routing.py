@@ -1,6 +1,7 @@
 """How much of their prompts requests find cached, and how long they wait, by load balancing policy.
 
     python benchmarks/routing.py [--actors 8 64] [--requests-per-actor 100] [--policies prefix ...]
+    python benchmarks/routing.py --router-only --actors 64 1000
 
 A simulation of discrete events: the router, its index and its policies are the real ones, and so is
 the prefix cache of each model actor; only the computing is simulated. One unit of time computes one
@@ -32,7 +33,7 @@ from rich.table import Table
 
 from radixray.cache.prefix_cache import Lease, PrefixCache
 from radixray.config import LoadBalancingPolicy
-from radixray.reports import CacheSnapshot, StepReport
+from radixray.reports import CacheEvent, CacheSnapshot, StepReport
 from radixray.scheduler.policies import policy_of
 from radixray.scheduler.router import Router
 
@@ -324,6 +325,32 @@ def oracle(starts: list[tuple[float, Turn]], actors: int) -> float:
     return cached / prompt
 
 
+def router_alone(actors: int, placements: int = 10_000) -> tuple[int, float]:
+    """Tokens of an index, and placements a second of processor time with 1,000-token prompts."""
+    write = Writer(1)
+    router = Router(f"m{n}" for n in range(actors))
+    for n in range(actors):
+        router.restore(CacheSnapshot(actor=f"m{n}", incarnation="1", sequence=0, events=[]))
+    prefixes = [write.text(800) for _ in range(200)]
+    paths = [np.concatenate([prefixes[n % 200], write.text(100)]) for n in range(8400)]
+    for n in range(actors):
+        events = [CacheEvent(kind="insert", tokens=path.tobytes()) for path in paths[n::actors]]
+        news = StepReport(actor=f"m{n}", incarnation="1", sequence=1, events=events, finished=[])
+        router.report(news)
+    prompts = [
+        np.concatenate([write.random.choice(paths), write.text(100)]) for _ in range(placements)
+    ]
+    live: deque[str] = deque()
+    began = time.thread_time()
+    for number, prompt in enumerate(prompts):
+        router.place(f"r{number}", "", prompt)
+        live.append(f"r{number}")
+        if len(live) > 10 * actors:
+            router.finished(live.popleft())
+    took = time.thread_time() - began
+    return 200 * 800 + len(paths) * 100, placements / took
+
+
 def main() -> None:
     """Prints a table for each number of actors."""
     policies: tuple[LoadBalancingPolicy, ...] = get_args(LoadBalancingPolicy)
@@ -334,8 +361,14 @@ def main() -> None:
     parser.add_argument("--requests-per-actor", type=int, default=100)
     parser.add_argument("--traces", nargs="+", default=list(TRACES), choices=list(TRACES))
     parser.add_argument("--policies", nargs="+", default=policies, choices=policies)
+    parser.add_argument("--router-only", action="store_true")
     asked = parser.parse_args()
     console = Console(width=130)
+    for actors in asked.actors if asked.router_only else ():
+        tokens, rate = router_alone(actors)
+        console.print(f"{actors} model actors, {tokens:,} tokens: {rate:,.0f} placements/s")
+    if asked.router_only:
+        return
     for actors in asked.actors:
         table = Table(title=f"{actors} model actors")
         for column in (

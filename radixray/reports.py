@@ -44,6 +44,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
         sequence: one more than the last report's; a gap asks for a snapshot.
         events: changes of the radix tree, in order.
         finished: ids of requests that ended.
+        draining: it takes no new requests.
     """
 
     actor: str
@@ -51,6 +52,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
     events: list[CacheEvent]
     finished: list[str]
+    draining: bool = False
 
 
 class CacheSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +68,8 @@ class EngineStats(msgspec.Struct, kw_only=True):
     """Counters and gauges of one engine.
 
     Attributes:
-        reachable: False where the actor did not answer; all else is 0 then.
+        reachable: False where the actor did not answer; all else but `restarts` is 0 then.
+        restarts: how often its actor died and was started again, where somebody counts.
         steps: engine steps run since start.
         heartbeat_age_s: seconds since the engine thread last showed life.
         running, waiting: requests now.
@@ -82,6 +85,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
     """
 
     reachable: bool = True
+    restarts: int = 0
     steps: int = 0
     heartbeat_age_s: float = 0.0
     running: int = 0

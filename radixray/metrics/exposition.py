@@ -75,6 +75,11 @@ def _deployment(report: DeploymentReport) -> Iterator[str]:
     text = "Prompt tokens believed to be cached where their request was placed."
     matched: Series = [(model, scheduler.matched_tokens)]
     yield from _family(f"{_OURS}placement_matched_tokens", "counter", text, matched)
+    text = "Model actors that died and were started again."
+    restarts: Series = [
+        ({**model, "actor": actor}, count) for actor, count in scheduler.restarts.items()
+    ]
+    yield from _family(f"{_OURS}actor_restarts", "counter", text, restarts)
     text = "Answers over HTTP, of all ingress processes."
     answers = _http(scheduler.shared)
     yield from _family(f"{_OURS}http_requests", "counter", text, answers)

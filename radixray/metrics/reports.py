@@ -96,11 +96,13 @@ class SchedulerReport(msgspec.Struct, frozen=True, kw_only=True):
         placements: requests it placed, by actor and reason.
         matched_tokens: prompt tokens it believed to be cached where it placed them.
         shared: counts that other processes left with it, by process; see `Measures.share`.
+        restarts: how often each model actor died and was started again.
     """
 
     placements: dict[str, dict[str, int]] = {}
     matched_tokens: int = 0
     shared: dict[str, dict[str, int]] = {}
+    restarts: dict[str, int] = {}
 
 
 class DeploymentReport(msgspec.Struct, frozen=True, kw_only=True):

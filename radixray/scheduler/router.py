@@ -44,6 +44,8 @@ class Router:
         self._newest: dict[str, tuple[str, int]] = {}
         self._underway: OrderedDict[str, _Underway] = OrderedDict()
         self._down: set[str] = set()
+        self._draining: set[str] = set()
+        self._left: set[str] = set()
         self._cohorts = Cohorts()
 
     @property
@@ -138,9 +140,26 @@ class Router:
             self._down.add(actor)
             self._forget(actor)
 
+    def leave(self, actor: str) -> None:
+        """`actor` is no more. What it reported last may still arrive, and is ignored."""
+        if actor in self._loads:
+            self._forget(actor)
+            del self._loads[actor]
+            self._down.discard(actor)
+            self._draining.discard(actor)
+            self._left.add(self._newest.pop(actor, ("", 0))[0])
+            self._news.pop(actor, None)
+
     def report(self, report: StepReport) -> bool:
-        """Applies a report; False asks for a snapshot, because news was missed."""
+        """Applies a report; False asks for a snapshot, because news was missed.
+
+        Whoever reports for the first time takes requests from now on.
+        """
+        if report.incarnation in self._left:
+            return True
+        self._loads.setdefault(report.actor, ActorLoad())
         self._down.discard(report.actor)
+        (self._draining.add if report.draining else self._draining.discard)(report.actor)
         this = (report.incarnation, report.sequence)
         known = self._news.get(report.actor)
         if known == (report.incarnation, report.sequence - 1):
@@ -159,6 +178,8 @@ class Router:
         Requests placed on an earlier incarnation died with it.
         """
         actor = snapshot.actor
+        if actor not in self._loads:
+            return True
         known = self._news.get(actor)
         if known is not None and known[0] != snapshot.incarnation:
             self._forget(actor)
@@ -181,7 +202,8 @@ class Router:
 
     def _candidates(self) -> dict[str, ActorLoad]:
         # With all of them down, one may be back by the time the request gets there.
-        up = {actor: load for actor, load in self._loads.items() if actor not in self._down}
+        out = self._down | self._draining
+        up = {actor: load for actor, load in self._loads.items() if actor not in out}
         return up or self._loads
 
     def _take_seat(self, cohort_id: str, cohort: Cohort, actor: str) -> int:

@@ -15,6 +15,7 @@ from radixray.actors.interrupts import interrupts_held
 from radixray.actors.lifecycle import GRACE_S, Lifecycle
 from radixray.actors.members import living_model_actors
 from radixray.actors.model_actors import find
+from radixray.actors.wire import decode_membership
 from radixray.config import NAMESPACE, DeploymentConfig, EngineConfig
 from radixray.errors import DeploymentError, NotInitializedError
 from radixray.protocol import ModelInfo
@@ -94,6 +95,18 @@ class Deployment:
         """
         self.config = self._lifecycle().reload(engine, grace_s)
         self._served = None
+
+    def gone(self) -> list[str]:
+        """Names of its actors that Ray has given up; for a moment also those that are reloaded.
+
+        Raises:
+            DeploymentError: the scheduler actor does not answer.
+        """
+        scheduler = find(self.config.scheduler_actor)
+        if scheduler is None:
+            return [self.config.scheduler_actor]
+        members = decode_membership(_answer(scheduler.members.remote()))
+        return [name for name in members.actors if find(name) is None]
 
     def _lifecycle(self) -> Lifecycle:
         handles = _HANDLES.setdefault(self.config.name, [])
@@ -210,8 +223,12 @@ def _stop_actors(config: DeploymentConfig) -> None:
 
 
 def _describe(scheduler: Any) -> DeploymentConfig:
+    return _answer(scheduler.describe.remote())
+
+
+def _answer(call: Any) -> Any:
     try:
-        return ray.get(scheduler.describe.remote(), timeout=60)
+        return ray.get(call, timeout=60)
     except RayError as error:
         raise DeploymentError(f"the scheduler actor does not answer: {error}") from error
 

@@ -71,8 +71,10 @@ async def outcomes(client: EngineClient, count: int, name: str) -> list[tuple[li
 
 async def until_running(client: EngineClient, *names: str) -> None:
     async with asyncio.timeout(60):
-        while not all((await client.stats())[name].running for name in names):
+        stats = await client.stats()
+        while not all(stats[name].running for name in names):
             await asyncio.sleep(0.02)
+            stats = await client.stats()
 
 
 async def balanced(client: EngineClient) -> dict[str, EngineStats]:
@@ -266,7 +268,8 @@ async def test_one_that_dies_of_its_start_waits_before_the_next(
             while (s := (await client.stats())[name]).restarts < before + deaths or not s.reachable:
                 await asyncio.sleep(0.05)
         pauses.append(time.monotonic() - began)
-    assert (await client.measure()).scheduler.restarts[name] == before + 3
+    report = (await client.measure()).scheduler
+    assert report is not None and report.restarts[name] == before + 3
     assert await scheduler.starting.remote(name, True) == 2.0  # after 0, 0.5 and 1
     with contextlib.suppress(Exception):
         await client.stats()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 
 from radixray.actors import model_actors, scheduler_actor
+from radixray.actors.asking import ask
 from radixray.actors.engine_client import EngineClient, fetch_served_model
 from radixray.actors.interrupts import interrupts_held
 from radixray.actors.lifecycle import GRACE_S, Lifecycle
@@ -105,7 +105,7 @@ class Deployment:
         scheduler = find(self.config.scheduler_actor)
         if scheduler is None:
             return [self.config.scheduler_actor]
-        members = decode_membership(_answer(scheduler.members.remote()))
+        members = decode_membership(ask(scheduler.members))
         return [name for name in members.actors if find(name) is None]
 
     def _lifecycle(self) -> Lifecycle:
@@ -146,7 +146,7 @@ def deploy(
     started_ray = _ensure_ray(address, dashboard)
     running = find(config.scheduler_actor)
     if running is not None:
-        theirs = _describe(running)
+        theirs = ask(running.describe)
         if theirs != config:
             raise DeploymentError(
                 f"deployment {config.name!r} already runs as {theirs}; attach to it, or choose "
@@ -176,7 +176,7 @@ def attach(name: str = "default", *, address: str | None = None) -> Deployment:
     scheduler = find(DeploymentConfig(name=name).scheduler_actor)
     if scheduler is None:
         raise NotInitializedError(f"no RadixRay deployment named {name!r} runs on this cluster")
-    return Deployment(_describe(scheduler), False, started_ray, _identity(scheduler))
+    return Deployment(ask(scheduler.describe), False, started_ray, _identity(scheduler))
 
 
 def _ensure_ray(address: str | None, dashboard: bool = False) -> bool:
@@ -220,17 +220,6 @@ def _identity(scheduler: Any) -> str:
 def _stop_actors(config: DeploymentConfig) -> None:
     model_actors.end([*living_model_actors(config.name), config.scheduler_actor])
     _HANDLES.pop(config.name, None)
-
-
-def _describe(scheduler: Any) -> DeploymentConfig:
-    return _answer(scheduler.describe.remote())
-
-
-def _answer(call: Any) -> Any:
-    try:
-        return ray.get(call, timeout=60)
-    except RayError as error:
-        raise DeploymentError(f"the scheduler actor does not answer: {error}") from error
 
 
 _HANDLES: dict[str, list[Any]] = {}

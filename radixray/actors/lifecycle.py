@@ -15,9 +15,10 @@ from typing import Any
 
 import msgspec
 import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import RayError
 
 from radixray.actors import model_actors
+from radixray.actors.asking import ask
 from radixray.actors.handles import actor_handle
 from radixray.actors.members import in_order
 from radixray.actors.warming import hottest
@@ -96,7 +97,7 @@ class Lifecycle:
                     error.message += f" ({done} of {len(names)} model actors had been reloaded)"
                     error.args = (error.message,)
                     raise
-            self._ask(self._scheduler.configure.remote(encode(engine)))
+            ask(self._scheduler.configure, encode(engine))
             return self._membership().config
 
     def _grow(self, config: DeploymentConfig, names: Sequence[str], count: int) -> None:
@@ -126,7 +127,7 @@ class Lifecycle:
         handle = self._start(name, config, engine)
         try:
             model_actors.wait_until_ready([handle])
-            _check_same(before, self._served(handle))
+            check_same(before, self._served(handle))
         except BaseException:
             # As it was: requests may be waiting for it.
             model_actors.end([name])
@@ -146,7 +147,7 @@ class Lifecycle:
     def _end(self, names: Sequence[str]) -> None:
         model_actors.end(names)
         for name in names:
-            self._ask(self._scheduler.removed.remote(name))
+            ask(self._scheduler.removed, name)
 
     def _hottest(self, names: Sequence[str]) -> list[HotPrefix]:
         calls = [actor_handle(name).hot_prefixes.remote() for name in names]
@@ -162,29 +163,22 @@ class Lifecycle:
         ray.wait(calls, num_returns=len(calls), timeout=WARM_TIMEOUT_S)
 
     def _check_successor(self, name: str, engine: EngineConfig) -> None:
-        call = actor_handle(name).check_successor.remote(encode(engine))
-        self._ask(call, timeout_s=model_actors.START_TIMEOUT_S)  # it may be downloaded
+        ask(
+            actor_handle(name).check_successor,
+            encode(engine),
+            timeout_s=model_actors.START_TIMEOUT_S,  # it may be downloaded
+        )
 
     def _served(self, handle: Any) -> ModelInfo:
-        return decode_served_model(self._ask(handle.describe.remote())).info
+        return decode_served_model(ask(handle.describe)).info
 
     def _membership(self) -> Membership:
-        return decode_membership(self._ask(self._scheduler.members.remote()))
-
-    def _ask(self, call: Any, timeout_s: float = ANSWER_S) -> Any:
-        try:
-            return ray.get(call, timeout=timeout_s)
-        except RayTaskError as error:
-            if isinstance(error.cause, RadixRayError):
-                raise error.cause from None
-            raise DeploymentError(f"an actor failed: {error}") from error
-        except (RayError, GetTimeoutError) as error:
-            raise DeploymentError(f"an actor does not answer: {error}") from error
+        return decode_membership(ask(self._scheduler.members))
 
     @contextmanager
     def _claimed(self) -> Generator[None, None, None]:
         me = uuid.uuid4().hex
-        if not self._ask(self._scheduler.claim.remote(me, CLAIM_S)):
+        if not ask(self._scheduler.claim, me, CLAIM_S):
             raise DeploymentError(
                 f"deployment {self._name!r} is being scaled or reloaded by another process"
             )
@@ -204,7 +198,7 @@ class Lifecycle:
                 self._scheduler.claim.remote(me, 0.0)
 
 
-def _check_same(before: ModelInfo, after: ModelInfo) -> None:
+def check_same(before: ModelInfo, after: ModelInfo) -> None:
     """Raises DeploymentError: requests that were valid before would not be any more."""
     if after.vocab_size != before.vocab_size or after.eos_token_ids != before.eos_token_ids:
         raise DeploymentError("the new model has another vocabulary", param="model")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
-import time
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,10 @@ import radixray as rr
 from radixray.actors.deployment import Deployment, attach, deploy
 from radixray.actors.engine_client import EngineClient
 from radixray.actors.handles import actor_handle
+from radixray.actors.lifecycle import check_same
 from radixray.actors.members import living_model_actors
 from radixray.config import DeploymentConfig, EngineConfig
-from radixray.protocol import GenerateRequest, SamplingParams, join_deltas
+from radixray.protocol import GenerateRequest, ModelInfo, SamplingParams, join_deltas
 from radixray.reports import EngineStats
 
 CONFIG = DeploymentConfig(
@@ -106,9 +105,8 @@ async def test_scaled_up_and_down_under_load(deployment: Deployment, client: Eng
 
     shrunk = asyncio.create_task(outcomes(client, 24, "shrunk"))
     await until_running(client, "elastic/model-2")
-    began = time.monotonic()
+    assert await actor_handle("elastic/model-2").drain.remote(0.0)  # some go on elsewhere
     await asyncio.to_thread(deployment.scale, 1, grace_s=0.0)
-    assert not shrunk.done(), f"streams ended within {time.monotonic() - began:.1f} s"
     assert await shrunk == calm
     assert list(await balanced(client)) == ["elastic/model-0"]
     assert living_model_actors("elastic") == ["elastic/model-0"]
@@ -216,11 +214,28 @@ async def test_what_cannot_take_its_place_is_refused(
     broken = other_folder(model_folder, tmp_path / "broken", break_weights)
     with pytest.raises(rr.RadixRayError, match="0 of 1 model actors had been reloaded"):
         await reload(model=str(broken))
-    with pytest.raises(rr.DeploymentError, match="2048 tokens") as caught:
-        await reload(max_total_tokens=2048)
-    assert caught.value.param == "context_length"
     assert attach("elastic").config.engine == engine
     assert await outcomes(client, 2, "still")
+
+
+def test_what_was_valid_stays_valid() -> None:
+    before = ModelInfo(
+        name="m",
+        context_length=4096,
+        pool_tokens=8192,
+        vocab_size=100,
+        eos_token_ids=(2,),
+        dtype="bfloat16",
+        max_queued_requests=10,
+    )
+    check_same(before, msgspec.structs.replace(before, name="n", pool_tokens=5000))
+    for change in ({"pool_tokens": 2048}, {"context_length": 2048}):
+        with pytest.raises(rr.DeploymentError, match="2048 tokens") as caught:
+            check_same(before, msgspec.structs.replace(before, **change))
+        assert caught.value.param == "context_length"
+    for other in ({"vocab_size": 99}, {"eos_token_ids": (1,)}):
+        with pytest.raises(rr.DeploymentError, match="vocabulary"):
+            check_same(before, msgspec.structs.replace(before, **other))
 
 
 async def test_one_change_at_a_time(deployment: Deployment) -> None:
@@ -244,8 +259,6 @@ async def test_deployments_beside_each_other_keep_apart(
         before = (await client.stats())["elastic/model-0"].generated_tokens
         assert await outcomes(theirs, 2, "theirs")
         assert (await client.stats())["elastic/model-0"].generated_tokens == before
-        await asyncio.to_thread(other.scale, 2)
-        await asyncio.to_thread(other.scale, 1)
         assert list(await client.stats()) == ["elastic/model-0"]
         await theirs.close()
     finally:
@@ -260,17 +273,12 @@ async def test_one_that_dies_of_its_start_waits_before_the_next(
     name = "elastic/model-1"
     before = (await client.stats())[name].restarts
     scheduler = actor_handle(CONFIG.scheduler_actor)
-    pauses: list[float] = []
-    for deaths in range(1, 4):
+    for deaths in range(1, 3):
         ray.kill(actor_handle(name), no_restart=False)
-        began = time.monotonic()
         async with asyncio.timeout(60):
             while (s := (await client.stats())[name]).restarts < before + deaths or not s.reachable:
                 await asyncio.sleep(0.05)
-        pauses.append(time.monotonic() - began)
     report = (await client.measure()).scheduler
-    assert report is not None and report.restarts[name] == before + 3
-    assert await scheduler.starting.remote(name, True) == 2.0  # after 0, 0.5 and 1
-    with contextlib.suppress(Exception):
-        await client.stats()
+    assert report is not None and report.restarts[name] == before + 2
+    assert await scheduler.starting.remote(name, True) == 1.0  # after 0 and 0.5
     assert await outcomes(client, 2, "then")

@@ -34,9 +34,7 @@ def test_pauses_grow_to_a_limit_and_a_steady_life_ends_that() -> None:
     clock.now += 100 * STEADY_S
     assert restarts.starting("a", again=True) == 2
     assert restarts.counts == {"a": 16}
-    for _ in range(5000):
-        last = restarts.starting("a", again=True)
-    assert last == LONGEST_PAUSE_S
+    assert max(restarts.starting("a", again=True) for _ in range(5000)) == LONGEST_PAUSE_S
 
 
 def test_each_actor_has_its_own_and_a_new_one_begins_anew() -> None:

@@ -89,7 +89,7 @@ def _hung(stats: dict[str, EngineStats], watch: Watch, info: ModelInfo) -> str |
     ages = silent | {name: s.heartbeat_age_s for name, s in stats.items() if s.reachable}
     return (
         "; ".join(
-            f"{name} has shown no life for {age:.0f} s"
+            f"{name} has shown no life for {age:.0f} s{_again(stats[name])}"
             for name, age in ages.items()
             if age >= MAX_HEARTBEAT_AGE_S
         )
@@ -104,13 +104,16 @@ def _closed(stats: dict[str, EngineStats], watch: Watch, info: ModelInfo) -> str
 
 def _why_closed(name: str, stats: EngineStats, info: ModelInfo) -> str | None:
     if not stats.reachable:
-        again = f" (started again {stats.restarts} times)" if stats.restarts else ""
-        return f"{name} cannot be reached{again}"
+        return f"{name} cannot be reached{_again(stats)}"
     if stats.heartbeat_age_s >= MAX_HEARTBEAT_AGE_S:
         return f"{name} has shown no life for {stats.heartbeat_age_s:.0f} s"
     if stats.waiting >= info.max_queued_requests:
         return f"the queue of {name} is full"
     return None
+
+
+def _again(stats: EngineStats) -> str:
+    return f" (started again {stats.restarts} times)" if stats.restarts else ""
 
 
 def _response(reason: str | None, stats: dict[str, EngineStats]) -> Response:

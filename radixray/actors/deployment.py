@@ -59,7 +59,7 @@ class Deployment:
             ModelNotFoundError, UnsupportedModelError, InvalidRequestError: from loading the model.
         """
         if self.owned:
-            model_actors.wait_until_ready(_HANDLES[self.config.name])
+            model_actors.wait_until_ready(list(_HANDLES[self.config.name].values()))
 
     def scale(self, count: int, *, grace_s: float = GRACE_S) -> None:
         """Returns when the deployment has `count` model actors; requests run on meanwhile.
@@ -109,7 +109,7 @@ class Deployment:
         return [name for name in members.actors if find(name) is None]
 
     def _lifecycle(self) -> Lifecycle:
-        handles = _HANDLES.setdefault(self.config.name, [])
+        handles = _HANDLES.setdefault(self.config.name, {})
         return Lifecycle(self.config, owned=self.owned, handles=handles)
 
     def shutdown(self) -> None:
@@ -201,16 +201,17 @@ def _ensure_ray(address: str | None, dashboard: bool = False) -> bool:
 def _start_actors(config: DeploymentConfig) -> str:
     """Starts all actors, and does not wait for them; returns the deployment's identity."""
     # Held for as long as this process lives: the actors end with the one who started them.
-    _HANDLES[config.name] = handles = []
+    _HANDLES[config.name] = handles = {}
     # Left by a deployment whose owner died; nobody answers for them any more.
     model_actors.end(living_model_actors(config.name))
     scheduler_class: Any = ray.remote(**scheduler_actor.OPTIONS)(scheduler_actor.SchedulerActor)
-    handles.append(
-        scheduler_class.options(name=config.scheduler_actor, namespace=NAMESPACE).remote(config)
+    scheduler = scheduler_class.options(name=config.scheduler_actor, namespace=NAMESPACE).remote(
+        config
     )
-    names = map(config.model_actor, range(config.model_actors))
-    handles += [model_actors.start(name, config, config.engine) for name in names]
-    return _identity(handles[0])
+    handles[config.scheduler_actor] = scheduler
+    for name in map(config.model_actor, range(config.model_actors)):
+        handles[name] = model_actors.start(name, config, config.engine)
+    return _identity(scheduler)
 
 
 def _identity(scheduler: Any) -> str:
@@ -222,5 +223,5 @@ def _stop_actors(config: DeploymentConfig) -> None:
     _HANDLES.pop(config.name, None)
 
 
-_HANDLES: dict[str, list[Any]] = {}
-"""Handles of the actors this process started, by deployment."""
+_HANDLES: dict[str, dict[str, Any]] = {}
+"""Handles of the actors this process started, by deployment and name."""

@@ -53,13 +53,13 @@ class Lifecycle:
         config: of the deployment, as far as names go.
         owned: whether new actors may be children of this process; else they are detached, and end
             with the scheduler actor.
-        handles: new actors' handles are added to these.
+        handles: by name, those that this process holds; kept up to date.
 
     Raises:
         DeploymentError: the scheduler actor is gone.
     """
 
-    def __init__(self, config: DeploymentConfig, *, owned: bool, handles: list[Any]) -> None:
+    def __init__(self, config: DeploymentConfig, *, owned: bool, handles: dict[str, Any]) -> None:
         self._name = config.name
         self._owned = owned
         self._handles = handles
@@ -88,8 +88,8 @@ class Lifecycle:
             now = self._membership()
             engine = engine or now.config.engine
             names = in_order(now.actors)
-            for name in names:
-                self._check_successor(name, engine)
+            for handle in self._found(names):
+                self._check_successor(handle, engine)
             for done, name in enumerate(names):
                 try:
                     self._replace(name, now.config, engine, grace_s)
@@ -121,13 +121,15 @@ class Lifecycle:
         self, name: str, config: DeploymentConfig, engine: EngineConfig, grace_s: float
     ) -> None:
         hot = self._hottest(in_order(self._membership().actors))
-        before = self._served(actor_handle(name))
+        running = model_actors.find(name)
+        before = None if running is None else self._served(running)
         self._drain([name], grace_s)
         model_actors.end([name])
         handle = self._start(name, config, engine)
         try:
             model_actors.wait_until_ready([handle])
-            check_same(before, self._served(handle))
+            if before is not None:
+                check_same(before, self._served(handle))
         except BaseException:
             # As it was: requests may be waiting for it.
             model_actors.end([name])
@@ -137,20 +139,21 @@ class Lifecycle:
 
     def _start(self, name: str, config: DeploymentConfig, engine: EngineConfig) -> Any:
         handle = model_actors.start(name, config, engine, detached=not self._owned)
-        self._handles.append(handle)
+        self._handles[name] = handle
         return handle
 
     def _drain(self, names: Sequence[str], grace_s: float) -> None:
-        calls = [actor_handle(name).drain.remote(grace_s) for name in names]
+        calls = [handle.drain.remote(grace_s) for handle in self._found(names)]
         ray.wait(calls, num_returns=len(calls), timeout=grace_s + DRAIN_EXTRA_S)
 
     def _end(self, names: Sequence[str]) -> None:
         model_actors.end(names)
         for name in names:
+            self._handles.pop(name, None)
             ask(self._scheduler.removed, name)
 
     def _hottest(self, names: Sequence[str]) -> list[HotPrefix]:
-        calls = [actor_handle(name).hot_prefixes.remote() for name in names]
+        calls = [handle.hot_prefixes.remote() for handle in self._found(names)]
         held: list[list[HotPrefix]] = []
         for call in ray.wait(calls, num_returns=len(calls), timeout=ANSWER_S)[0]:
             with suppress(RayError):  # no news of an actor that is down
@@ -162,9 +165,13 @@ class Lifecycle:
         calls = [handle.warm.remote(encode(hot)) for handle in handles]
         ray.wait(calls, num_returns=len(calls), timeout=WARM_TIMEOUT_S)
 
-    def _check_successor(self, name: str, engine: EngineConfig) -> None:
+    def _found(self, names: Sequence[str]) -> list[Any]:
+        """Handles, but for those that Ray has given up."""
+        return [handle for handle in map(model_actors.find, names) if handle is not None]
+
+    def _check_successor(self, handle: Any, engine: EngineConfig) -> None:
         ask(
-            actor_handle(name).check_successor,
+            handle.check_successor,
             encode(engine),
             timeout_s=model_actors.START_TIMEOUT_S,  # it may be downloaded
         )

@@ -6,23 +6,24 @@ The number may change while consumers are connected; the scheduler actor always 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 from ray.util import list_named_actors
 
 from radixray.actors.independent import independent_task
 from radixray.actors.wire import Membership, decode_membership
 from radixray.config import NAMESPACE, DeploymentConfig
-from radixray.errors import RadixRayError
 
 LOOK_EVERY_S = 1.0
 """A consumer at work knows so soon of new model actors."""
 
 TIMEOUT_S = 3.0
+
+log = logging.getLogger("radixray")
 
 
 def living_model_actors(deployment: str) -> list[str]:
@@ -85,8 +86,8 @@ class Members:
             if ray.is_initialized():
                 raw = await asyncio.wait_for(self._scheduler.members.remote(), TIMEOUT_S)
                 await self._take(decode_membership(raw))
-        except (RayError, RadixRayError, TimeoutError):
-            pass  # it restarts; whoever asks next hears more
+        except Exception as error:  # Ray raises many kinds; what was known stays, until it answers
+            log.debug("no news of the model actors: %r", error)
         finally:
             self._heard = time.monotonic()
             self._looking = None
@@ -97,5 +98,5 @@ class Members:
         self.names = list(heard.actors)
         self.restarts = heard.actors
         if heard.config.engine != self.config.engine:
-            await self._reloaded()
+            await asyncio.wait_for(self._reloaded(), TIMEOUT_S)
         self.config = heard.config

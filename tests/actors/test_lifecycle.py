@@ -51,7 +51,7 @@ def requests_of(client: EngineClient, count: int, name: str) -> list[GenerateReq
             request_id=f"{name}-{number}",
             prompt_ids=client.tokenizer.encode(f"{SHARED}Question {number % 5}: Where is"),
             sampling=SamplingParams(
-                temperature=number % 2, seed=number, max_tokens=150, ignore_eos=True
+                temperature=number % 2, seed=number, max_tokens=100, ignore_eos=True
             ),
             whole=number % 7 == 3,
         )
@@ -91,8 +91,8 @@ async def balanced(client: EngineClient) -> dict[str, EngineStats]:
 
 
 async def test_scaled_up_and_down_under_load(deployment: Deployment, client: EngineClient) -> None:
-    calm = await outcomes(client, 24, "calm")
-    grown = asyncio.create_task(outcomes(client, 24, "grown"))
+    calm = await outcomes(client, 18, "calm")
+    grown = asyncio.create_task(outcomes(client, 18, "grown"))
     await until_running(client, "elastic/model-0")
     await asyncio.to_thread(deployment.scale, 3)
     assert deployment.config.model_actors == 3
@@ -103,7 +103,7 @@ async def test_scaled_up_and_down_under_load(deployment: Deployment, client: Eng
     shared = client.tokenizer.encode(SHARED)
     assert any(n.start + n.length >= len(shared) - 2 for n in tree.nodes), tree
 
-    shrunk = asyncio.create_task(outcomes(client, 24, "shrunk"))
+    shrunk = asyncio.create_task(outcomes(client, 18, "shrunk"))
     await until_running(client, "elastic/model-2")
     assert await actor_handle("elastic/model-2").drain.remote(0.0)  # some go on elsewhere
     await asyncio.to_thread(deployment.scale, 1, grace_s=0.0)
@@ -147,15 +147,15 @@ async def test_reloaded_one_by_one_under_load(
     deployment: Deployment, client: EngineClient, model_folder: Path, tmp_path: Path
 ) -> None:
     await asyncio.to_thread(deployment.scale, 2)
-    calm = await outcomes(client, 16, "before")
+    calm = await outcomes(client, 10, "before")
     before = [actor_handle(f"elastic/model-{n}")._actor_id for n in range(2)]
     same = other_folder(model_folder, tmp_path / "same", lambda folder: None)
-    running = asyncio.create_task(outcomes(client, 16, "meanwhile"))
+    running = asyncio.create_task(outcomes(client, 10, "meanwhile"))
     await until_running(client, "elastic/model-0", "elastic/model-1")
     engine = msgspec.structs.replace(CONFIG.engine, model=str(same), max_num_seqs=8)
     await asyncio.to_thread(deployment.reload, engine, grace_s=0.2)
     assert await running == calm
-    assert await outcomes(client, 16, "behind") == calm
+    assert await outcomes(client, 10, "behind") == calm
     assert not {actor_handle(f"elastic/model-{n}")._actor_id for n in range(2)} & set(before)
     assert deployment.config.engine == engine
     assert client.info.name == str(same)
@@ -261,8 +261,17 @@ async def test_deployments_beside_each_other_keep_apart(
         assert (await client.stats())["elastic/model-0"].generated_tokens == before
         assert list(await client.stats()) == ["elastic/model-0"]
         await theirs.close()
+
+        # Those that another process adds have no owner, and end with the scheduler actor.
+        await asyncio.to_thread(attach(config.name).scale, 2)
+        assert len(living_model_actors(config.name)) == 2
+        ray.kill(actor_handle(config.scheduler_actor), no_restart=True)
+        async with asyncio.timeout(60):
+            while living_model_actors(config.name) != ["elastic/model-1/model-0"]:
+                await asyncio.sleep(0.1)
     finally:
         other.shutdown()
+    assert living_model_actors(config.name) == []
     assert await outcomes(client, 1, "ours")
 
 

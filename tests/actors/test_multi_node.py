@@ -37,7 +37,7 @@ async def outcome(client, name, number):
     return joined.token_ids, joined.text
 
 async def outcomes(client, name):
-    return await asyncio.gather(*(outcome(client, name, n) for n in range(18)))
+    return await asyncio.gather(*(outcome(client, name, n) for n in range(12)))
 
 async def node_of(name):
     get = lambda _: ray.get_runtime_context().get_node_id()

@@ -69,9 +69,10 @@ async def outcomes(client: EngineClient, count: int, name: str) -> list[tuple[li
 
 
 async def until_running(client: EngineClient, *names: str) -> None:
+    """Until one of these works."""
     async with asyncio.timeout(60):
         stats = await client.stats()
-        while not all(stats[name].running for name in names):
+        while not any(stats[name].running for name in names):
             await asyncio.sleep(0.02)
             stats = await client.stats()
 

@@ -1,4 +1,4 @@
-"""The command line: ``radixray serve``, ``chat``, ``explain``, ``fsm explain`` and ``version``.
+"""The command line: ``radixray serve``, ``scale``, ``reload``, ``chat``, and what is smaller.
 
 Ray, torch and the rest are imported by the commands that need them, so that ``--help`` is quick.
 """
@@ -36,7 +36,7 @@ from radixray.serve.address import (
 )
 from radixray.serve.http_config import HttpConfig
 from radixray.serve.keys import KeyLimits, read_keys
-from radixray.terminal.fsm import fsm_app
+from radixray.terminal import fsm, lifecycle
 
 _KEY_VARIABLE = "RADIXRAY_API_KEY"
 
@@ -50,7 +50,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(fsm_app, name="fsm")
+app.add_typer(fsm.app, name="fsm")
+app.command()(lifecycle.scale)
+app.command()(lifecycle.reload)
 # soft_wrap: one line stays one line in logs and pipes.
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -201,6 +203,9 @@ def serve(
     cpu_threads: Annotated[
         int | None, typer.Option(help="Threads of the CPU kernels, for each model actor.")
     ] = None,
+    num_gpus: Annotated[
+        float, typer.Option(help="GPUs that Ray is to give each model actor.")
+    ] = _DEFAULTS.num_gpus,
     address: Annotated[
         str | None, typer.Option(help="Ray cluster to join; by default a new one here.")
     ] = None,
@@ -227,6 +232,7 @@ def serve(
             mem_fraction_static=mem_fraction_static,
             prefix_cache=prefix_cache,
             cpu_threads=cpu_threads,
+            num_gpus=num_gpus,
             overlap=overlap,
             fsm_debug=enable_fsm_debug,
         ),

@@ -53,6 +53,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             was allowed, what was forced, and why.
         overlap: make text of a step's tokens, and prepare what comes next, while the model
             computes; False does one after the other.
+        num_gpus: GPUs that Ray is to give each model actor; it starts where so many are free.
         check_invariants: check the page ledger after every step (slow; for tests).
     """
 
@@ -72,6 +73,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     cpu_threads: int | None = None
     fsm_debug: bool = False
     overlap: bool = True
+    num_gpus: float = 0.0
     check_invariants: bool = False
 
     def __post_init__(self) -> None:
@@ -88,6 +90,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                     "give max_total_tokens or mem_fraction_static, not both",
                     param="mem_fraction_static",
                 )
+        check_number("num_gpus", self.num_gpus, 0.0, 64.0)
         if not isinstance(self.model, str) or not self.model:
             raise InvalidRequestError("model must be a non-empty string", param="model")
         for name in ("page_size", "chunked_prefill_size", "max_num_seqs", "max_queued_requests"):

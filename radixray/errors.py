@@ -146,6 +146,10 @@ class EngineDiedError(RadixRayError):
     retryable = True
 
 
+class HandedOverError(EngineDiedError):
+    """The model actor stops, and has ended this request so that it goes on on another one."""
+
+
 class PoisonedRequestError(RadixRayError):
     """Model actors died with nothing but this request in their batch, one after another.
 
@@ -240,6 +244,7 @@ WIRE_ERRORS: dict[str, type[RadixRayError]] = {
         DeploymentError,
         EngineError,
         EngineDiedError,
+        HandedOverError,
         PoisonedRequestError,
         OverloadedError,
         RateLimitError,

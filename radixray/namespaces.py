@@ -53,5 +53,16 @@ def namespace_of(
         adapter: name and version of an adapter on the model.
         images: in the order of the prompt.
     """
-    parts = [model, cache_salt, adapter, *([i.sha256, i.shape, i.options] for i in images)]
+    parts: list[object] = [
+        model,
+        cache_salt,
+        adapter,
+        *([i.sha256, i.shape, i.options] for i in images),
+    ]
     return msgspec.json.encode(parts).decode()
+
+
+def salt_of(namespace: str) -> str | None:
+    """The cache salt, where the namespace stands for a model and a salt alone; else None."""
+    _, cache_salt, *others = msgspec.json.decode(namespace, type=list[object])
+    return cache_salt if isinstance(cache_salt, str) and others == [""] else None

@@ -48,6 +48,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
         found: of each of these, the tokens it found in the cache when it first started; -1 where it
             never did. May be empty: nothing is known.
         prefilled: ids of requests whose prompts are computed now.
+        draining: it takes no new requests.
     """
 
     actor: str
@@ -57,6 +58,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     finished: list[str]
     found: list[int] = []
     prefilled: list[str] = []
+    draining: bool = False
 
 
 class Predictions(msgspec.Struct, kw_only=True):
@@ -89,7 +91,8 @@ class EngineStats(msgspec.Struct, kw_only=True):
     """Counters and gauges of one engine.
 
     Attributes:
-        reachable: False where the actor did not answer; all else is 0 then.
+        reachable: False where the actor did not answer; all else but `restarts` is 0 then.
+        restarts: how often its actor died and was started again, where somebody counts.
         steps: engine steps run since start.
         heartbeat_age_s: seconds since the engine thread last showed life.
         running, waiting: requests now.
@@ -105,6 +108,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
     """
 
     reachable: bool = True
+    restarts: int = 0
     steps: int = 0
     heartbeat_age_s: float = 0.0
     running: int = 0

@@ -249,3 +249,58 @@ def test_failures_while_starting(
     assert "Traceback" not in text
     if code == 1:
         assert text == f"error: {raised}\n"
+
+
+@pytest.fixture
+def attached(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+    """What the commands that change a deployment do to it; there is none."""
+    calls: list[tuple] = []
+
+    class Fake:
+        config = DeploymentConfig(model_actors=2, engine=EngineConfig(page_size=8))
+
+        def scale(self, count: int, *, grace_s: float) -> None:
+            calls.append(("scale", count, grace_s))
+            self.config = DeploymentConfig(model_actors=count)
+
+        def reload(self, engine: EngineConfig, *, grace_s: float) -> None:
+            if engine.model == "other":
+                raise DeploymentError("another tokenizer", param="model")
+            calls.append(("reload", engine, grace_s))
+
+        def shutdown(self) -> None:
+            calls.append(("left",))
+
+    def attach(name: str, *, address: str | None) -> Fake:
+        calls.append(("attach", name, address))
+        return Fake()
+
+    monkeypatch.setattr("radixray.actors.deployment.attach", attach)
+    return calls
+
+
+def test_scale(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], attached: list[tuple]
+) -> None:
+    assert run(monkeypatch, "scale", "5", "--grace", "7", "--name", "mine") == 0
+    assert attached == [("attach", "mine", None), ("scale", 5, 7.0), ("left",)]
+    assert capsys.readouterr().out.strip() == "mine: 2 -> 5 model actors"
+
+
+def test_reload(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], attached: list[tuple]
+) -> None:
+    assert run(monkeypatch, "reload") == 0
+    assert run(monkeypatch, "reload", "--model", "/mine", "--address", "1.2.3.4:6379") == 0
+    same, new = EngineConfig(page_size=8), EngineConfig(page_size=8, model="/mine")
+    assert attached == [
+        ("attach", "default", None),
+        ("reload", same, 30.0),
+        ("left",),
+        ("attach", "default", "1.2.3.4:6379"),
+        ("reload", new, 30.0),
+        ("left",),
+    ]
+    assert run(monkeypatch, "reload", "--model", "other") == 1
+    assert attached[-1] == ("left",)
+    assert "another tokenizer (model)" in capsys.readouterr().err

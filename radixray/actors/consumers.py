@@ -84,6 +84,16 @@ class Consumers:
         consumer.requests.discard(request_id)
         return True
 
+    @property
+    def request_ids(self) -> list[str]:
+        """Of all requests that somebody waits for."""
+        return list(self._owners)
+
+    def end(self, delta: Delta) -> None:
+        """Hands a request's last Delta to its consumer, and nothing that was held before it."""
+        self._owners[delta.request_id].put(delta)
+        self.disown(delta.request_id)
+
     def is_owned(self, request_id: str) -> bool:
         """Whether somebody waits for the request."""
         return request_id in self._owners

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from radixray.actors import model_actor, scheduler_actor
+from radixray.actors import model_actors, scheduler_actor
+from radixray.actors.asking import ask
 from radixray.actors.engine_client import EngineClient, fetch_served_model
-from radixray.actors.handles import actor_handle
 from radixray.actors.interrupts import interrupts_held
-from radixray.config import NAMESPACE, DeploymentConfig
-from radixray.errors import DeploymentError, NotInitializedError, RadixRayError
+from radixray.actors.lifecycle import GRACE_S, Lifecycle
+from radixray.actors.members import living_model_actors
+from radixray.actors.model_actors import find
+from radixray.actors.wire import decode_membership
+from radixray.config import NAMESPACE, DeploymentConfig, EngineConfig
+from radixray.errors import DeploymentError, NotInitializedError
 from radixray.protocol import ModelInfo
 from radixray.tokenizer.tokenizer import Tokenizer
-
-START_TIMEOUT_S = 600.0
-"""Loading a model may include downloading and converting it."""
-
-STOP_TIMEOUT_S = 10.0
 
 log = logging.getLogger("radixray")
 
@@ -62,7 +59,58 @@ class Deployment:
             ModelNotFoundError, UnsupportedModelError, InvalidRequestError: from loading the model.
         """
         if self.owned:
-            _wait_until_ready(_HANDLES[self.config.name])
+            model_actors.wait_until_ready(list(_HANDLES[self.config.name].values()))
+
+    def scale(self, count: int, *, grace_s: float = GRACE_S) -> None:
+        """Returns when the deployment has `count` model actors; requests run on meanwhile.
+
+        New ones start with what is asked for most in their caches. Those that go are drained: their
+        requests finish, or go on on others after `grace_s` seconds. Whoever is connected learns of
+        it.
+
+        Raises:
+            InvalidRequestError: a number is out of its limits.
+            DeploymentError: a new model actor cannot be started, and none is then; or another
+                process changes the deployment.
+            RadixRayError: from loading the model.
+        """
+        self.config = self._lifecycle().scale(count, grace_s)
+
+    def reload(self, engine: EngineConfig | None = None, *, grace_s: float = GRACE_S) -> None:
+        """Starts all model actors anew, one after another; requests run on meanwhile.
+
+        Each is drained first, as by `scale`. A request that waits longer goes on from the tokens
+        it has, also with other weights.
+
+        Args:
+            engine: for the new ones, with the same tokenizer and no shorter sequences; by default
+                the one that they have, whose model is read again.
+
+        Raises:
+            InvalidRequestError: `grace_s` is out of its limits.
+            DeploymentError: `engine` is not of this kind, and nothing is changed; or an actor
+                cannot be started, which is then as it was; or another process changes the
+                deployment.
+            RadixRayError: from loading the model; likewise.
+        """
+        self.config = self._lifecycle().reload(engine, grace_s)
+        self._served = None
+
+    def gone(self) -> list[str]:
+        """Names of its actors that Ray has given up; for a moment also those that are reloaded.
+
+        Raises:
+            DeploymentError: the scheduler actor does not answer.
+        """
+        scheduler = find(self.config.scheduler_actor)
+        if scheduler is None:
+            return [self.config.scheduler_actor]
+        members = decode_membership(ask(scheduler.members))
+        return [name for name in members.actors if find(name) is None]
+
+    def _lifecycle(self) -> Lifecycle:
+        handles = _HANDLES.setdefault(self.config.name, {})
+        return Lifecycle(self.config, owned=self.owned, handles=handles)
 
     def shutdown(self) -> None:
         """Stops what this process started; a deployment it only attached to lives on."""
@@ -96,9 +144,9 @@ def deploy(
         ModelNotFoundError, UnsupportedModelError, InvalidRequestError: from loading the model.
     """
     started_ray = _ensure_ray(address, dashboard)
-    running = _find(config.scheduler_actor)
+    running = find(config.scheduler_actor)
     if running is not None:
-        theirs = _describe(running)
+        theirs = ask(running.describe)
         if theirs != config:
             raise DeploymentError(
                 f"deployment {config.name!r} already runs as {theirs}; attach to it, or choose "
@@ -125,10 +173,10 @@ def attach(name: str = "default", *, address: str | None = None) -> Deployment:
         DeploymentError: no Ray cluster can be reached.
     """
     started_ray = _ensure_ray(address or "auto") if not ray.is_initialized() else False
-    scheduler = _find(DeploymentConfig(name=name).scheduler_actor)
+    scheduler = find(DeploymentConfig(name=name).scheduler_actor)
     if scheduler is None:
         raise NotInitializedError(f"no RadixRay deployment named {name!r} runs on this cluster")
-    return Deployment(_describe(scheduler), False, started_ray, _identity(scheduler))
+    return Deployment(ask(scheduler.describe), False, started_ray, _identity(scheduler))
 
 
 def _ensure_ray(address: str | None, dashboard: bool = False) -> bool:
@@ -153,37 +201,17 @@ def _ensure_ray(address: str | None, dashboard: bool = False) -> bool:
 def _start_actors(config: DeploymentConfig) -> str:
     """Starts all actors, and does not wait for them; returns the deployment's identity."""
     # Held for as long as this process lives: the actors end with the one who started them.
-    _HANDLES[config.name] = handles = []
+    _HANDLES[config.name] = handles = {}
+    # Left by a deployment whose owner died; nobody answers for them any more.
+    model_actors.end(living_model_actors(config.name))
     scheduler_class: Any = ray.remote(**scheduler_actor.OPTIONS)(scheduler_actor.SchedulerActor)
-    model_class: Any = ray.remote(**model_actor.OPTIONS)(model_actor.ModelActor)
-    handles.append(
-        scheduler_class.options(name=config.scheduler_actor, namespace=NAMESPACE).remote(config)
+    scheduler = scheduler_class.options(name=config.scheduler_actor, namespace=NAMESPACE).remote(
+        config
     )
-    # They are spread over the machines, and those on one share its cores.
-    machines = sum(node["Alive"] for node in ray.nodes())
-    neighbours = -(-config.model_actors // max(1, machines))
-    for index in range(config.model_actors):
-        name = config.model_actor(index)
-        handles.append(
-            model_class.options(
-                name=name, namespace=NAMESPACE, scheduling_strategy="SPREAD"
-            ).remote(name, config.scheduler_actor, config.engine, neighbours)
-        )
-    return _identity(handles[0])
-
-
-def _wait_until_ready(handles: list[Any]) -> None:
-    try:
-        ray.get([h.describe.remote() for h in handles], timeout=START_TIMEOUT_S)
-    except RayTaskError as error:
-        cause = error.cause
-        raise cause if isinstance(cause, RadixRayError) else DeploymentError(str(error)) from None
-    except GetTimeoutError as error:
-        raise DeploymentError(
-            f"the model actors did not start within {START_TIMEOUT_S:g} s"
-        ) from error
-    except RayError as error:
-        raise DeploymentError(f"an actor did not start: {error}") from error
+    handles[config.scheduler_actor] = scheduler
+    for name in map(config.model_actor, range(config.model_actors)):
+        handles[name] = model_actors.start(name, config, config.engine)
+    return _identity(scheduler)
 
 
 def _identity(scheduler: Any) -> str:
@@ -191,30 +219,9 @@ def _identity(scheduler: Any) -> str:
 
 
 def _stop_actors(config: DeploymentConfig) -> None:
-    names = [config.model_actor(index) for index in range(config.model_actors)]
-    names.append(config.scheduler_actor)
-    for handle in filter(None, map(_find, names)):
-        ray.kill(handle)
+    model_actors.end([*living_model_actors(config.name), config.scheduler_actor])
     _HANDLES.pop(config.name, None)
-    # Until Ray has let go of the names, they can be neither found reliably nor given again.
-    end = time.monotonic() + STOP_TIMEOUT_S
-    while any(map(_find, names)) and time.monotonic() < end:
-        time.sleep(0.02)
 
 
-def _describe(scheduler: Any) -> DeploymentConfig:
-    try:
-        return ray.get(scheduler.describe.remote(), timeout=60)
-    except RayError as error:
-        raise DeploymentError(f"the scheduler actor does not answer: {error}") from error
-
-
-def _find(name: str) -> Any | None:
-    try:
-        return actor_handle(name)
-    except ValueError:
-        return None
-
-
-_HANDLES: dict[str, list[Any]] = {}
-"""Handles of the actors this process started, by deployment."""
+_HANDLES: dict[str, dict[str, Any]] = {}
+"""Handles of the actors this process started, by deployment and name."""

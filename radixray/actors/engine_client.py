@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
@@ -16,13 +17,21 @@ from radixray.actors import explaining, measures
 from radixray.actors.channel import Channel
 from radixray.actors.handles import actor_handle
 from radixray.actors.independent import independent_call
+from radixray.actors.members import Members, living_model_actors
+from radixray.actors.model_actors import find
 from radixray.actors.placing import Placer
 from radixray.actors.replay import Replay
-from radixray.actors.wire import decode_cache_tree, decode_pin_report, decode_served_model
+from radixray.actors.wire import (
+    ServedModel,
+    decode_cache_tree,
+    decode_pin_report,
+    decode_served_model,
+)
 from radixray.config import DeploymentConfig
 from radixray.errors import (
     AbortedError,
     EngineDiedError,
+    HandedOverError,
     InvalidRequestError,
     OverloadedError,
     RadixRayError,
@@ -43,6 +52,9 @@ from radixray.reports import CacheTree, EngineStats, PinReport
 from radixray.tokenizer.tokenizer import Tokenizer
 
 STATS_TIMEOUT_S = 5.0
+
+GONE_S = 10.0
+"""A model actor that Ray does not know for so long is not about to be started by a reload."""
 
 NEWS_S = 0.05
 """Seconds in which the scheduler hears all that was reported."""
@@ -66,10 +78,10 @@ class EngineClient:
             self._scheduler = actor_handle(config.scheduler_actor)
         except ValueError as error:
             raise EngineDiedError(f"deployment {config.name!r} is no more: {error}") from error
-        self._names = _names(config)
+        self._members = Members(self._scheduler, config, self._reloaded)
         self._channels: dict[str, Channel] = {}
         self._live: set[str] = set()
-        self._placer = Placer(self._scheduler, self._names, self._namespace)
+        self._placer = Placer(self._scheduler, lambda: self._members.names, self._namespace)
 
     @property
     def info(self) -> ModelInfo:
@@ -103,12 +115,17 @@ class EngineClient:
 
     async def stats(self) -> dict[str, EngineStats]:
         """Counters of each model actor; see `Transport.stats`."""
-        stats = await asyncio.gather(*map(_stats, self._names))
-        return dict(zip(self._names, stats, strict=True))
+        names = await self._names()
+        stats = await asyncio.gather(*map(_stats, names))
+        for name, each in zip(names, stats, strict=True):
+            each.restarts = self._members.restarts.get(name, 0)
+        return dict(zip(names, stats, strict=True))
 
     async def measure(self) -> DeploymentReport:
         """What all actors count; see `Measures.measure`."""
-        return await measures.measure(self.config, self._info.name)
+        return await measures.measure(
+            self.config.scheduler_actor, await self._names(), self._info.name
+        )
 
     async def share(self, process: str, counts: dict[str, int]) -> None:
         """Counts of this process, for `measure`; see `Measures.share`."""
@@ -134,7 +151,8 @@ class EngineClient:
             )
             return decode_pin_report(await answer_of(name, call))
 
-        return dict(zip(self._names, await asyncio.gather(*map(pin_on, self._names)), strict=True))
+        names = await self._names()
+        return dict(zip(names, await asyncio.gather(*map(pin_on, names)), strict=True))
 
     async def flush(self) -> int:
         """Empties the caches of all model actors of what no request uses; pages freed.
@@ -142,11 +160,8 @@ class EngineClient:
         Raises:
             EngineDiedError: an actor cannot be reached.
         """
-        return sum(
-            await asyncio.gather(
-                *(answer_of(name, actor_handle(name).flush.remote()) for name in self._names)
-            )
-        )
+        calls = [answer_of(n, actor_handle(n).flush.remote()) for n in await self._names()]
+        return sum(await asyncio.gather(*calls))
 
     async def cache_tree(self, limit: int = 100) -> dict[str, CacheTree]:
         """What each model actor has cached: at most `limit` nodes each, for people to look at.
@@ -154,14 +169,16 @@ class EngineClient:
         Raises:
             EngineDiedError: an actor cannot be reached.
         """
+        names = await self._names()
         raw = await asyncio.gather(
-            *(answer_of(name, actor_handle(name).cache_tree.remote(limit)) for name in self._names)
+            *(answer_of(name, actor_handle(name).cache_tree.remote(limit)) for name in names)
         )
-        return dict(zip(self._names, map(decode_cache_tree, raw), strict=True))
+        return dict(zip(names, map(decode_cache_tree, raw), strict=True))
 
     async def explain(self, request_id: str) -> Explanation:
         """Why a request went where it went, and found what it found; see `Explains.explain`."""
-        return await explaining.gather(request_id, self._scheduler, self._names, self._tokenizer)
+        names = await self._names()
+        return await explaining.gather(request_id, self._scheduler, names, self._tokenizer)
 
     def expect(
         self,
@@ -203,9 +220,10 @@ class EngineClient:
 
     async def _run_somewhere(self, request: Request) -> AsyncGenerator[Delta, None]:
         replay = Replay(request, self.config)
-        gone: set[str] = set()
+        gone: dict[str, float] = {}
         while True:
             actor, ended = "", False
+            self._members.look_soon()
             try:
                 attempt = replay.request()
                 actor = (await self._placer.place(attempt)).actor
@@ -218,13 +236,19 @@ class EngineClient:
                 return
             except OverloadedError as error:
                 await replay.survive(error)
+            except HandedOverError as error:
+                await replay.survive(error)
+                await asyncio.sleep(NEWS_S)
             except EngineDiedError as error:
                 if not ray.is_initialized():
                     raise
                 independent_call(self._scheduler.unreachable.remote, actor)
                 if isinstance(error, _ActorGoneError):
-                    gone.add(actor)
-                if len(gone) == len(self._names):
+                    gone.setdefault(actor, time.monotonic())
+                    await self._members.look()
+                else:
+                    gone.pop(actor, None)
+                if self._all_gone(gone):
                     raise
                 await replay.survive(error)
                 # The last report of a dead actor can arrive after we said that it is dead.
@@ -232,6 +256,20 @@ class EngineClient:
             finally:
                 if not ended:
                     self._placer.gone(request.request_id)
+
+    def _all_gone(self, gone: dict[str, float]) -> bool:
+        """Whether there is no model actor left, and none to come."""
+        if not gone.keys() >= set(self._members.names):
+            return False
+        long_ago = time.monotonic() - GONE_S
+        return find(self.config.scheduler_actor) is None or max(gone.values()) < long_ago
+
+    async def _names(self) -> list[str]:
+        await self._members.look()
+        return self._members.names
+
+    async def _reloaded(self) -> None:
+        self._info = (await _fetch_served_model(self.config)).info
 
     def _namespace(self, cache_salt: str, images: Sequence[Image] = ()) -> str:
         return namespace_of(self._info.name, cache_salt, images=[image.key for image in images])
@@ -257,15 +295,19 @@ async def fetch_served_model(config: DeploymentConfig) -> tuple[ModelInfo, Token
     Raises:
         EngineDiedError: none can be reached.
     """
+    served = await _fetch_served_model(config)
+    return served.info, Tokenizer(served.tokenizer)
+
+
+async def _fetch_served_model(config: DeploymentConfig) -> ServedModel:
     cause: Exception | None = None
-    for name in _names(config):
+    names = [config.model_actor(index) for index in range(config.model_actors)]
+    for name in living_model_actors(config.name) or names:
         try:
-            served = decode_served_model(await actor_handle(name).describe.remote())
+            return decode_served_model(await actor_handle(name).describe.remote())
         except (RayError, ValueError) as error:
             # An error raised by the actor comes wrapped in its whole remote traceback.
             cause = getattr(error, "cause", None) or error
-            continue
-        return served.info, Tokenizer(served.tokenizer)
     raise EngineDiedError(f"deployment {config.name!r} cannot be reached: {cause}") from cause
 
 
@@ -291,7 +333,3 @@ async def _stats(name: str) -> EngineStats:
     except (RayError, TimeoutError, ValueError):
         return EngineStats(reachable=False)
     return msgspec.msgpack.decode(raw, type=EngineStats)
-
-
-def _names(config: DeploymentConfig) -> list[str]:
-    return [config.model_actor(index) for index in range(config.model_actors)]

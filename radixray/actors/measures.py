@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 from ray.exceptions import RayError
 
 from radixray.actors.handles import actor_handle
-from radixray.config import DeploymentConfig
 from radixray.metrics.reports import ActorReport, DeploymentReport, SchedulerReport
 
 T = TypeVar("T")
@@ -41,19 +40,23 @@ class Measures(Protocol):
         ...
 
 
-async def measure(config: DeploymentConfig, model: str) -> DeploymentReport:
-    """See `Measures.measure`."""
-    names = [config.model_actor(index) for index in range(config.model_actors)]
-    *actors, scheduler = await asyncio.gather(
+async def measure(scheduler: str, names: Sequence[str], model: str) -> DeploymentReport:
+    """See `Measures.measure`.
+
+    Args:
+        scheduler, names: of the scheduler actor, and of the model actors.
+        model: its name.
+    """
+    *actors, placed = await asyncio.gather(
         *(_asked(name, ActorReport) for name in names),
-        _asked(config.scheduler_actor, SchedulerReport),
+        _asked(scheduler, SchedulerReport),
     )
-    assert scheduler is None or isinstance(scheduler, SchedulerReport)
+    assert placed is None or isinstance(placed, SchedulerReport)
     found = {
         name: report if isinstance(report, ActorReport) else None
         for name, report in zip(names, actors, strict=True)
     }
-    return DeploymentReport(model=model, actors=found, scheduler=scheduler)
+    return DeploymentReport(model=model, actors=found, scheduler=placed)
 
 
 async def share(scheduler: Any, process: str, counts: dict[str, int]) -> None:

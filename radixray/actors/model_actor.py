@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
@@ -14,11 +15,24 @@ import msgspec
 import ray
 
 from radixray.actors.consumers import Consumers
+from radixray.actors.draining import Draining
 from radixray.actors.handles import actor_handle
 from radixray.actors.ray_metrics import Publisher, RayMetrics
-from radixray.actors.wire import ServedModel, decode_request, encode
+from radixray.actors.starting import check_tokenizer, end_with, wait_for_turn
+from radixray.actors.warming import budget_of, warm_up, with_salts
+from radixray.actors.wire import (
+    ServedModel,
+    decode_engine_config,
+    decode_hot_prefixes,
+    decode_request,
+    encode,
+)
 from radixray.config import EngineConfig
-from radixray.errors import EngineError, InvalidRequestError, RadixRayError
+from radixray.errors import (
+    EngineError,
+    InvalidRequestError,
+    RadixRayError,
+)
 from radixray.metrics.reports import ActorReport
 from radixray.protocol import Delta, ErrorInfo, GenerateRequest, Request
 from radixray.reports import CacheSnapshot, StepReport
@@ -53,23 +67,43 @@ class ModelActor:
 
     Args:
         neighbours: model actors on this machine, itself included, which share its cores.
+        detached: it outlives the process that started it, and ends with the scheduler actor.
     """
 
-    def __init__(self, name: str, scheduler: str, config: EngineConfig, neighbours: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        scheduler: str,
+        config: EngineConfig,
+        neighbours: int,
+        detached: bool = False,
+    ) -> None:
         self._name = name
         self._scheduler = actor_handle(scheduler)
+        self._config = config
         self._incarnation = uuid.uuid4().hex
         self._sequence = 0
         self._consumers = Consumers()
+        self._draining = Draining(name, self._consumers, lambda: self._report([], []))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._background: set[asyncio.Future[Any]] = set()
         self._compiling: dict[str, asyncio.Future[Any]] = {}
         self._startup_error: RadixRayError | None = None
+        if detached:
+            end_with(scheduler, self._scheduler, name)
+        again = wait_for_turn(name, self._scheduler)
         try:
             self._start_engine(config, neighbours)
             # The scheduler learns that this incarnation is there, and has an empty cache.
             self._report([], [])
-        except RadixRayError as error:
+        except Exception as error:
+            if again:
+                # It worked before. Ray tries again, after a longer pause; what is raised here
+                # would end the actor for good.
+                log.exception("model actor %s cannot start again", name)
+                os._exit(1)
+            if not isinstance(error, RadixRayError):
+                raise
             # Raised by `describe`, typed; an exception here would reach the caller as text.
             self._startup_error = error
 
@@ -97,6 +131,29 @@ class ModelActor:
         if self._startup_error is not None:
             raise self._startup_error
         return encode(ServedModel(info=self._info, tokenizer=self._tokenizer_files))
+
+    @ray.method(concurrency_group="control")
+    async def configuration(self) -> bytes:
+        """EngineConfig."""
+        return encode(self._config)
+
+    @ray.method(concurrency_group="control")
+    async def check_successor(self, config: bytes) -> None:
+        """Whether an actor with that EngineConfig could take this one's place, on this machine.
+
+        Raises:
+            ModelNotFoundError: there is no such model here.
+            DeploymentError: its tokenizer is another one.
+        """
+        model = decode_engine_config(config).model
+        await asyncio.to_thread(check_tokenizer, model, self._info.name, self._tokenizer_files)
+
+    @ray.method(concurrency_group="control")
+    async def hot_prefixes(self) -> bytes:
+        """HotPrefixes: of what is cached, that with most hits."""
+        most = budget_of(self._info.pool_tokens)
+        found = self._engine.ask(lambda engine: engine.cache.hot_prefixes(most))
+        return encode(with_salts(await asyncio.wrap_future(found)))
 
     @ray.method(concurrency_group="control")
     async def stats(self) -> bytes:
@@ -186,6 +243,10 @@ class ModelActor:
         """
         self._adopt_loop()
         for request in map(decode_request, requests):
+            if self._draining.on or self._startup_error is not None:
+                error = self._startup_error or self._draining.error()
+                self._consumers.get(consumer_id).put(_refusal(request, error))
+                continue
             whole = isinstance(request, GenerateRequest) and request.whole
             if not self._consumers.own(consumer_id, request.request_id, whole=whole):
                 error = InvalidRequestError(
@@ -225,6 +286,25 @@ class ModelActor:
     async def leave(self, consumer_id: str) -> None:
         """Ends the consumer's stream and aborts its requests."""
         self._remove_consumer(consumer_id)
+
+    @ray.method(concurrency_group="generate")
+    async def warm(self, prefixes: bytes) -> int:
+        """Computes HotPrefixes ahead of requests, in order, within limits; tokens computed."""
+        self._adopt_loop()
+        return await warm_up(
+            decode_hot_prefixes(prefixes), self._info, self._consumers, self._engine.submit
+        )
+
+    @ray.method(concurrency_group="generate")
+    async def drain(self, grace_s: float) -> int:
+        """Takes no more requests, and returns when it has none left.
+
+        Returns:
+            How many had not ended after `grace_s` seconds, and go on on other model actors.
+        """
+        self._adopt_loop()
+        self._spawn(self._draining.reopen_later(grace_s))
+        return await self._draining.run(grace_s, self._abort, self._engine.stats)
 
     def _measure(self) -> ActorReport:
         return msgspec.structs.replace(
@@ -302,6 +382,7 @@ class ModelActor:
             finished=finished,
             found=[self._engine.found(request_id) for request_id in finished],
             prefilled=list(prefilled),
+            draining=self._draining.on,
         )
         # Not awaited: a lost report leaves a gap, and a gap asks for a snapshot.
         self._scheduler.report.remote(encode(report))

@@ -44,11 +44,13 @@ class Placer:
 
     Args:
         scheduler: handle of the scheduler actor.
-        names: of the model actors.
+        names: of the model actors, as they are now.
         namespace: of a cache salt and images.
     """
 
-    def __init__(self, scheduler: Any, names: Sequence[str], namespace: Callable[..., str]) -> None:
+    def __init__(
+        self, scheduler: Any, names: Callable[[], Sequence[str]], namespace: Callable[..., str]
+    ) -> None:
         self._scheduler = scheduler
         self._names = names
         self._namespace = namespace
@@ -57,7 +59,7 @@ class Placer:
         self._gone: list[str] = []
         self._asking = False
         self._calls: set[asyncio.Future[None]] = set()
-        self._round_robin = itertools.cycle(names)
+        self._turn = itertools.count()
 
     async def place(self, request: Request) -> Placement:
         """Where the request should run.
@@ -65,8 +67,9 @@ class Placer:
         Raises:
             EngineError: no answer that can be read came.
         """
-        if len(self._names) == 1:
-            return Placement(actor=self._names[0], matched=0, reason="only")
+        names = self._names()
+        if len(names) == 1:
+            return Placement(actor=names[0], matched=0, reason="only")
         namespace = self._namespace(request.cache_salt, request.images)
         message = encode_request(
             PlaceRequest(
@@ -85,7 +88,7 @@ class Placer:
 
     def gone(self, request_id: str) -> None:
         """The request was left early: the model actor may never have heard of it."""
-        if len(self._names) > 1:
+        if len(self._names()) > 1:
             self._gone.append(request_id)
             self._ask_soon()
 
@@ -102,7 +105,7 @@ class Placer:
         check_int("requests", requests, 1, MAX_EXPECTED)
         check_int("at_once", at_once, 1, MAX_AT_ONCE)
         check_int("own_tokens", own_tokens, 0)
-        if len(self._names) == 1 or not prompt_ids:
+        if len(self._names()) == 1 or not prompt_ids:
             return lambda: None
         cohort_id = uuid.uuid4().hex
         self._hint(
@@ -169,9 +172,9 @@ class Placer:
         except RayError as error:
             # The scheduler actor restarts by itself; no request needs to wait for it.
             log.warning("the scheduler actor cannot be reached, placing in turn: %s", error)
-            return [
-                Placement(actor=next(self._round_robin), matched=0, reason="load") for _ in requests
-            ]
+            names = self._names()
+            turns = [names[next(self._turn) % len(names)] for _ in requests]
+            return [Placement(actor=name, matched=0, reason="load") for name in turns]
 
 
 def _bytes_of(token_ids: list[int]) -> bytes:

@@ -19,6 +19,7 @@ from radixray.config import DeploymentConfig
 from radixray.errors import (
     DeadlineExceededError,
     EngineDiedError,
+    HandedOverError,
     OverloadedError,
     PoisonedRequestError,
     RadixRayError,
@@ -43,7 +44,7 @@ class Replay:
         self._token_ids: list[int] = []
         self._text_length = 0
         self._cached = self._jumped = 0
-        self._deaths = self._deaths_alone = 0
+        self._deaths = self._deaths_alone = self._moves = 0
         self._began_alone = False
         self._last_progress = self._began
         self._pause_s = 0.0
@@ -60,7 +61,7 @@ class Replay:
             DeadlineExceededError: its time is over.
         """
         request = msgspec.structs.replace(self._request, attempt=self._deaths)
-        if not isinstance(request, GenerateRequest) or not self._deaths:
+        if not isinstance(request, GenerateRequest) or not (self._deaths or self._moves):
             return request
         changes: dict[str, object] = {}
         if self._token_ids:
@@ -104,11 +105,13 @@ class Replay:
             PoisonedRequestError: its attempts end in deaths.
             RadixRayError: `error`, where there are to be no more attempts.
         """
-        if isinstance(error, EngineDiedError):
+        if isinstance(error, HandedOverError):
+            self._moves += 1  # nobody died of it, and nobody's limit is for this
+        elif isinstance(error, EngineDiedError):
             self._deaths += 1
             self._deaths_alone += self._began_alone
             self._began_alone = False
-        elif not self._deaths:
+        elif not (self._deaths or self._moves):
             raise error
         waited = time.monotonic() - self._last_progress
         if self._deaths_alone >= self._config.poisoned_after:
@@ -119,7 +122,7 @@ class Replay:
             ) from error
         if self._deaths > self._config.max_replays or waited > self._config.replay_timeout_s:
             raise self._given_up(error, waited) from error
-        if self._deaths > 1 or isinstance(error, OverloadedError):
+        if self._deaths + self._moves > 1 or isinstance(error, OverloadedError):
             self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s or FIRST_PAUSE_S)
             # Those that died together are not to come back together.
             await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.5))

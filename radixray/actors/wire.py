@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from radixray.config import DeploymentConfig, EngineConfig
 from radixray.errors import InvalidRequestError
 from radixray.protocol import Delta, ModelInfo, Request, TokenizerFiles
 from radixray.reports import CacheSnapshot, CacheTree, PinReport, Placement, StepReport
@@ -47,6 +48,32 @@ class CohortHint(msgspec.Struct, frozen=True, array_like=True):
     own_tokens: int = 0
 
 
+class Membership(msgspec.Struct, frozen=True):
+    """What a deployment is now.
+
+    Attributes:
+        config: as it is now, after all scaling and reloading.
+        actors: by name of each model actor, in order: how often it was started again.
+    """
+
+    config: DeploymentConfig
+    actors: dict[str, int]
+
+
+class HotPrefix(msgspec.Struct, frozen=True, array_like=True):
+    """A prefix that many requests to a model actor began with.
+
+    Attributes:
+        cache_salt: of these requests.
+        tokens: little-endian int32 ids.
+        hits: how many.
+    """
+
+    cache_salt: str
+    tokens: bytes
+    hits: int
+
+
 class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     """What a consumer fetches once: the model's limits and its tokenizer."""
 
@@ -63,6 +90,9 @@ decode_placements = msgspec.msgpack.Decoder(list[Placement]).decode
 decode_report = msgspec.msgpack.Decoder(StepReport).decode
 decode_snapshot = msgspec.msgpack.Decoder(CacheSnapshot).decode
 decode_served_model = msgspec.msgpack.Decoder(ServedModel).decode
+decode_membership = msgspec.msgpack.Decoder(Membership).decode
+decode_engine_config = msgspec.msgpack.Decoder(EngineConfig).decode
+decode_hot_prefixes = msgspec.msgpack.Decoder(list[HotPrefix]).decode
 decode_pin_report = msgspec.msgpack.Decoder(PinReport).decode
 decode_cache_tree = msgspec.msgpack.Decoder(CacheTree).decode
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 
-from radixray.cache import integrity, tree_view
+from radixray.cache import hot, integrity, tree_view
 from radixray.cache.integrity import Repair
 from radixray.cache.lease import Lease
 from radixray.cache.page_pool import TREE, PagePool
@@ -219,6 +219,10 @@ class PrefixCache:
             for node in self.tree.nodes()
             if not node.children
         ]
+
+    def hot_prefixes(self, max_tokens: int) -> list[tuple[str, bytes, int]]:
+        """The prefixes with most hits; see `radixray.cache.hot`."""
+        return hot.hot_prefixes(self, max_tokens)
 
     def view(self, limit: int = 100) -> CacheTree:
         """The tree for people: the `limit` nodes with most pages at or below them."""

@@ -92,6 +92,11 @@ def _deployment(report: DeploymentReport) -> Iterator[str]:
         for found, count in (("less", counts.too_many), ("more", counts.too_few))
     ]
     yield from _family(f"{_OURS}mispredictions", "counter", text, wrong)
+    text = "Model actors that died and were started again."
+    restarts: Series = [
+        ({**model, "actor": actor}, count) for actor, count in scheduler.restarts.items()
+    ]
+    yield from _family(f"{_OURS}actor_restarts", "counter", text, restarts)
     text = "Answers over HTTP, of all ingress processes."
     answers = _http(scheduler.shared)
     yield from _family(f"{_OURS}http_requests", "counter", text, answers)

@@ -97,12 +97,14 @@ class SchedulerReport(msgspec.Struct, frozen=True, kw_only=True):
         matched_tokens: prompt tokens it believed to be cached where it placed them.
         shared: counts that other processes left with it, by process; see `Measures.share`.
         predictions: what it believed to be cached beside what was found, by actor.
+        restarts: how often each model actor died and was started again.
     """
 
     placements: dict[str, dict[str, int]] = {}
     matched_tokens: int = 0
     shared: dict[str, dict[str, int]] = {}
     predictions: dict[str, Predictions] = {}
+    restarts: dict[str, int] = {}
 
 
 class DeploymentReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,8 @@ class Fleet:
         requests: under way on each, or room kept for requests to come.
         prefill_tokens: of their prompts that were not expected in its cache.
         up: whether it is believed to answer.
+        draining: whether it wants nothing new.
+        members: whether it is one of the fleet; a number stays that of one name.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -26,34 +28,53 @@ class Fleet:
         self.requests = np.zeros(len(self.names), np.int64)
         self.prefill_tokens = np.zeros(len(self.names), np.int64)
         self.up = np.ones(len(self.names), np.bool_)
-        self._down = 0
+        self.draining = np.zeros(len(self.names), np.bool_)
+        self.members = np.ones(len(self.names), np.bool_)
+        self._candidates: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.names)
 
     def number(self, name: str) -> int | None:
-        """Of an actor; None where it is unknown."""
-        return self._numbers.get(name)
+        """Of a member; None where it is none."""
+        number = self._numbers.get(name)
+        return number if number is not None and self.members[number] else None
 
     def join(self, name: str) -> int:
-        """The number of an actor, a new one where it was unknown."""
-        known = self._numbers.get(name)
-        if known is not None:
-            return known
-        self._numbers[name] = number = len(self.names)
-        self.names.append(name)
-        self.requests = np.append(self.requests, 0)
-        self.prefill_tokens = np.append(self.prefill_tokens, 0)
-        self.up = np.append(self.up, True)
+        """The number of an actor, which is a member from now on."""
+        self._candidates = None
+        number = self._numbers.get(name)
+        if number is None:
+            self._numbers[name] = number = len(self.names)
+            self.names.append(name)
+            self.requests = np.append(self.requests, 0)
+            self.prefill_tokens = np.append(self.prefill_tokens, 0)
+            self.up = np.append(self.up, True)
+            self.draining = np.append(self.draining, False)
+            self.members = np.append(self.members, True)
+        self.members[number] = True
         return number
+
+    def leave(self, number: int) -> None:
+        """It is no member any more, and has nothing to do."""
+        self._candidates = None
+        self.reset(number)
+        self.members[number] = self.draining[number] = False
+        self.up[number] = True
 
     def mark(self, number: int, *, up: bool) -> bool:
         """Notes whether an actor answers; False where that is no news."""
         if bool(self.up[number]) == up:
             return False
+        self._candidates = None
         self.up[number] = up
-        self._down += -1 if up else 1
         return True
+
+    def drain(self, number: int, *, draining: bool) -> None:
+        """Notes whether it wants nothing new."""
+        if bool(self.draining[number]) != draining:
+            self._candidates = None
+            self.draining[number] = draining
 
     def add(self, number: int, requests: int, prefill_tokens: int) -> None:
         """So much more, or less, is to be done by an actor."""
@@ -74,7 +95,8 @@ class Fleet:
 
     def candidates(self) -> NDArray[np.int64]:
         """Numbers of those that a request can go to."""
-        # With all of them down, one may be back by the time the request gets there.
-        if self._down in (0, len(self.names)):
-            return np.arange(len(self.names))
-        return np.flatnonzero(self.up)
+        if self._candidates is None:
+            found = np.flatnonzero(self.members & self.up & ~self.draining)
+            # With all of them down, one may be back by the time the request gets there.
+            self._candidates = found if len(found) else np.flatnonzero(self.members)
+        return self._candidates

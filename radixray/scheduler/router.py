@@ -75,13 +75,18 @@ class Router:
         self._news: dict[str, tuple[str, int]] = {}
         self._newest: dict[str, tuple[str, int]] = {}
         self._underway: OrderedDict[str, _Underway] = OrderedDict()
+        self._left: set[str] = set()
         self._cohorts = Cohorts()
 
     @property
     def loads(self) -> dict[str, ActorLoad]:
         """Load of each actor, by name."""
         fleet = self._fleet
-        return {name: fleet.load(number) for number, name in enumerate(fleet.names)}
+        return {
+            name: fleet.load(number)
+            for number, name in enumerate(fleet.names)
+            if fleet.members[number]
+        }
 
     @property
     def predictions(self) -> dict[str, Predictions]:
@@ -92,10 +97,10 @@ class Router:
         """The last placement of a request, if it is remembered."""
         return self._journal.note(request_id)
 
-    def join(self, actor: str) -> None:
-        """Requests can go to `actor`, too, from now on."""
-        self._fleet.join(actor)
+    def join(self, actor: str) -> int:
+        """Requests can go to `actor`, too, from now on; its number."""
         self._predictions.setdefault(actor, Predictions())
+        return self._fleet.join(actor)
 
     def place(
         self, request_id: str, namespace: str, tokens: TokenArray, session: str = ""
@@ -227,15 +232,27 @@ class Router:
         if number is not None and self._fleet.mark(number, up=False):
             self._forget(number)
 
+    def leave(self, actor: str) -> None:
+        """`actor` is no more. What it reported last may still arrive, and is ignored."""
+        number = self._fleet.number(actor)
+        if number is not None:
+            self._forget(number)
+            self._fleet.leave(number)
+            self._left.add(self._newest.pop(actor, ("", 0))[0])
+            self._news.pop(actor, None)
+
     def report(self, report: StepReport) -> bool:
         """Applies a report; False asks for a snapshot, because news was missed.
 
-        Those of actors that nothing can be placed on are no news.
+        Whoever reports for the first time takes requests from now on.
         """
+        if report.incarnation in self._left:
+            return True
         number = self._fleet.number(report.actor)
         if number is None:
-            return True
+            number = self.join(report.actor)
         self._fleet.mark(number, up=True)
+        self._fleet.drain(number, draining=report.draining)
         this = (report.incarnation, report.sequence)
         known = self._news.get(report.actor)
         if known == (report.incarnation, report.sequence - 1):

@@ -77,20 +77,15 @@ class Models:
     async def __init__(self, config: DeploymentConfig) -> None:
         from radixray.actors.deployment import deploy
 
-        self._config = config
         # It waits for the models, which would hold up this loop.
         self._deployment = await asyncio.to_thread(deploy, config)
 
     async def check_health(self) -> None:
         """Raises DeploymentError if Ray has given up on an actor; Serve then starts all anew."""
-        from radixray.actors.handles import actor_handle
-
-        config = self._config
-        names = [config.scheduler_actor, *map(config.model_actor, range(config.model_actors))]
-        try:
-            await asyncio.to_thread(lambda: [actor_handle(name) for name in names])
-        except ValueError as error:
-            raise DeploymentError(f"an actor is gone for good: {error}") from error
+        # One that is being reloaded is not missed: Serve asks several times before it acts.
+        gone = await asyncio.to_thread(self._deployment.gone)
+        if gone:
+            raise DeploymentError(f"actors are gone for good: {', '.join(gone)}")
 
     def __del__(self) -> None:
         if hasattr(self, "_deployment"):

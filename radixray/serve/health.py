@@ -19,13 +19,14 @@ MAX_HEARTBEAT_AGE_S = 30.0
 
 
 class ActorHealth(msgspec.Struct):
-    """What one model actor is doing."""
+    """What one model actor is doing, and how often it died and was started again."""
 
     running: int
     waiting: int
     pages_free: int
     pages_total: int
     heartbeat_age_s: float
+    restarts: int
 
 
 class Health(msgspec.Struct):
@@ -88,7 +89,7 @@ def _hung(stats: dict[str, EngineStats], watch: Watch, info: ModelInfo) -> str |
     ages = silent | {name: s.heartbeat_age_s for name, s in stats.items() if s.reachable}
     return (
         "; ".join(
-            f"{name} has shown no life for {age:.0f} s"
+            f"{name} has shown no life for {age:.0f} s{_again(stats[name])}"
             for name, age in ages.items()
             if age >= MAX_HEARTBEAT_AGE_S
         )
@@ -103,7 +104,7 @@ def _closed(stats: dict[str, EngineStats], watch: Watch, info: ModelInfo) -> str
 
 def _why_closed(name: str, stats: EngineStats, info: ModelInfo) -> str | None:
     if not stats.reachable:
-        return f"{name} cannot be reached"
+        return f"{name} cannot be reached{_again(stats)}"
     if stats.heartbeat_age_s >= MAX_HEARTBEAT_AGE_S:
         return f"{name} has shown no life for {stats.heartbeat_age_s:.0f} s"
     if stats.waiting >= info.max_queued_requests:
@@ -111,10 +112,19 @@ def _why_closed(name: str, stats: EngineStats, info: ModelInfo) -> str | None:
     return None
 
 
+def _again(stats: EngineStats) -> str:
+    return f" (started again {stats.restarts} times)" if stats.restarts else ""
+
+
 def _response(reason: str | None, stats: dict[str, EngineStats]) -> Response:
     actors = {
         name: ActorHealth(
-            each.running, each.waiting, each.pages_free, each.pages_total, each.heartbeat_age_s
+            each.running,
+            each.waiting,
+            each.pages_free,
+            each.pages_total,
+            each.heartbeat_age_s,
+            each.restarts,
         )
         for name, each in stats.items()
         if each.reachable

@@ -1,4 +1,4 @@
-"""``radixray fsm``: constraints, looked at from the command line."""
+"""`radixray fsm explain`: a text, followed through a constraint."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from radixray.errors import InvalidRequestError
 if TYPE_CHECKING:
     from radixray.fsm.explain import Explanation
 
-fsm_app = typer.Typer(help="Constrained decoding.", no_args_is_help=True)
-
+app = typer.Typer(help="Constrained decoding.", no_args_is_help=True)
 # soft_wrap: one line stays one line in logs and pipes.
-_out = Console(soft_wrap=True, highlight=False)
+out = Console(soft_wrap=True, highlight=False)
 
 
-@fsm_app.callback()
+@app.callback()
 def _root() -> None:
-    # Keeps typer from making a lone command the whole group.
+    # Keeps typer from making a lone command the whole program.
     pass
 
 
-@fsm_app.command()
+@app.command()
 def explain(
     text: Annotated[str, typer.Option(help="What to follow through the constraint.")] = "",
     regex: Annotated[str | None, typer.Option(help="Python `re` syntax, as by fullmatch.")] = None,
@@ -76,13 +75,13 @@ def _print_explanation(explanation: Explanation) -> None:
     for step in explanation.steps:
         cells = (step.at, step.text, step.state, step.allowed, step.could_be, step.forced)
         table.add_row(*(escape(str(cell)) for cell in cells))
-    _out.print(table)
+    out.print(table)
     color = {"member": "green", "prefix": "yellow", "refused": "red"}[explanation.verdict]
-    _out.print(f"[bold {color}]{explanation.verdict}:[/] {escape(explanation.why)}")
+    out.print(f"[bold {color}]{explanation.verdict}:[/] {escape(explanation.why)}")
     if explanation.could_be:
-        _out.print(f"could be: {escape(explanation.could_be)}")
+        out.print(f"could be: {escape(explanation.could_be)}")
     if explanation.forced:
-        _out.print(f"forced:   {escape(explanation.forced)}")
+        out.print(f"forced:   {escape(explanation.forced)}")
 
 
 def _read(path: Path | None) -> str | None:

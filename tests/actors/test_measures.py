@@ -6,7 +6,6 @@ import asyncio
 import urllib.request
 from typing import Any
 
-import msgspec
 import pytest
 import ray
 
@@ -83,9 +82,9 @@ async def test_who_does_not_answer_is_left_out(
 
     monkeypatch.setattr(measures, "actor_handle", handle)
     monkeypatch.setattr(measures, "TIMEOUT_S", 0.5)
-    config = msgspec.structs.replace(runtime.config, model_actors=3)
+    names = [f"default/model-{number}" for number in range(3)]
     async with asyncio.timeout(5):
-        found = await measures.measure(config, "m")
+        found = await measures.measure("default/scheduler", names, "m")
         await measures.share(Silent(), "p", {})
     assert {name: each is not None for name, each in found.actors.items()} == {
         "default/model-0": True,

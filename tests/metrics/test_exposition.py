@@ -178,6 +178,16 @@ def test_an_engine_that_did_nothing() -> None:
     assert found["radixray:cache_hit_rate", frozenset({("model_name", "m"), ("actor", "a")})] == 0
 
 
+def test_how_often_actors_were_started_again() -> None:
+    """Told by the scheduler actor: one that dies again and again cannot."""
+    scheduler = SchedulerReport(restarts={"a": 0, "b": 3})
+    report = DeploymentReport(model="m", actors={"a": None, "b": None}, scheduler=scheduler)
+    found = samples(render(report))
+    for actor, count in (("a", 0), ("b", 3)):
+        labels = frozenset({("model_name", "m"), ("actor", actor)})
+        assert found["radixray:actor_restarts_total", labels] == count
+
+
 def test_counts_of_one_engine_are_not_those_of_another() -> None:
     first, second = EngineMetrics(), EngineMetrics()
     first.whole.observe(1.0)

@@ -35,6 +35,7 @@ async def test_what_is_told(http: aiohttp.ClientSession, path: str) -> None:
                     "pages_free": 30,
                     "pages_total": 40,
                     "heartbeat_age_s": 0.5,
+                    "restarts": 0,
                 }
             },
         }
@@ -78,6 +79,14 @@ async def test_the_reason(http: aiohttp.ClientSession, transport: FakeTransport,
         status, given = await ask(http, path)
         assert status == 503
         assert reason in given
+
+
+async def test_one_that_dies_again_and_again_shows(
+    http: aiohttp.ClientSession, transport: FakeTransport
+) -> None:
+    transport.health = {"m-0": EngineStats(reachable=False, restarts=4)}
+    want = (503, "m-0 cannot be reached (started again 4 times)")
+    assert await ask(http, "/ready") == want
 
 
 async def test_silence_is_death_after_a_while(

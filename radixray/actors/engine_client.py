@@ -18,7 +18,7 @@ from radixray.actors.handles import actor_handle
 from radixray.actors.independent import independent_call
 from radixray.actors.placing import Placer
 from radixray.actors.replay import Replay
-from radixray.actors.wire import decode_cache_tree, decode_pin_report, decode_served_model
+from radixray.actors.wire import decode_cache_tree, decode_pin_report, decode_served_model, encode
 from radixray.config import DeploymentConfig
 from radixray.errors import (
     AbortedError,
@@ -33,6 +33,7 @@ from radixray.namespaces import namespace_of
 from radixray.protocol import (
     Delta,
     GenerateRequest,
+    Handle,
     ModelInfo,
     Request,
     ScoreRequest,
@@ -134,6 +135,14 @@ class EngineClient:
             return decode_pin_report(await answer_of(name, call))
 
         return dict(zip(self._names, await asyncio.gather(*map(pin_on, self._names)), strict=True))
+
+    async def end(self, handle: Handle) -> None:
+        """Ends generations, of other processes too; see `EndsByHandle.end`."""
+        message = encode(handle)
+        calls = [answer_of(name, actor_handle(name).end.remote(message)) for name in self._names]
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def flush(self) -> int:
         """Empties the caches of all model actors of what no request uses; pages freed.

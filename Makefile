@@ -22,7 +22,7 @@ help:
 	@echo "make bench-parts  the kernels, the radix tree and the schedule policies, each beside another design"
 	@echo "make bench-constrained  compile and mask times and jump-forward; PEER_PYTHON= one that has xgrammar"
 	@echo "make profile  where the time of a decode step goes: a table and a flame graph"
-	@echo "make soak     long random runs of the cache and the batch loop"
+	@echo "make soak     long random runs of the cache and the batch loop, and of clients that hang up"
 	@echo "make chaos    200 streams on three model actors, ten of which are killed at random moments"
 	@echo "make install  the virtual environment only ($(VENV))"
 
@@ -89,6 +89,7 @@ chaos: install
 soak: install
 	RADIXRAY_SOAK_STEPS=1000000 $(BIN)/python -m pytest tests/cache/test_cache_machine.py --timeout 7200
 	RADIXRAY_SOAK_REQUESTS=100000 $(BIN)/python -m pytest tests/engine/test_soak.py --timeout 7200
+	RADIXRAY_SOAK_DISCONNECTS=50000 $(BIN)/python -m pytest tests/serve/test_conformance_e2e.py -k disconnects
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

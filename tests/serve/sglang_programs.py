@@ -106,9 +106,11 @@ def results() -> dict[str, Any]:
             )
             meta = state.get_meta_info("choice")
             selected[f"{method} {i}"] = state["choice"], meta["input_token_logprobs"]
-    streamed, watched = [
-        sgl.function(few_shot).run(country="France", temperature=0, stream=True) for _ in range(2)
-    ]
+    streamed = sgl.function(few_shot).run(country="France", temperature=0, stream=True)
+    text = "".join(streamed.text_iter())
+    watched = sgl.function(few_shot).run(country="France", temperature=0, stream=True)
+    # A program that ends before it is looked at gives the frontend nothing to iterate over.
+    city = "".join(watched.text_iter(var_name="city")) or watched["city"]
     return {
         "few_shot": [state["city"] for state in batch],
         "tips": [forked.text(), forked["best"]],
@@ -117,8 +119,8 @@ def results() -> dict[str, Any]:
         "line": scored["line"],
         "scores": {k: v for k, v in scored.get_meta_info("line").items() if "logprobs" in k},
         "select": selected,
-        "stream": "".join(streamed.text_iter()),
-        "stream_of_city": "".join(watched.text_iter(var_name="city")),
+        "stream": text,
+        "stream_of_city": city,
     }
 
 

@@ -9,7 +9,9 @@ export RAY_USAGE_STATS_ENABLED := 0
 # The embedded model comes from a wheel; nothing here needs the network once installed.
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help install demo test lint format bench bench-serving bench-http bench-client bench-parts bench-constrained bench-routing profile soak chaos clean
+SGLANG := .venv-sglang
+
+.PHONY: help install demo test lint format bench bench-serving bench-http bench-client bench-parts bench-constrained bench-routing profile soak chaos sglang clean
 
 help:
 	@echo "make demo     see it work: programs on Ray on a real language model"
@@ -23,8 +25,9 @@ help:
 	@echo "make bench-constrained  compile and mask times and jump-forward; PEER_PYTHON= one that has xgrammar"
 	@echo "make bench-routing  hit rates and waits by load balancing policy, simulated; beside an oracle"
 	@echo "make profile  where the time of a decode step goes: a table and a flame graph"
-	@echo "make soak     long random runs of the cache and the batch loop"
+	@echo "make soak     long random runs of the cache and the batch loop, and of clients that hang up"
 	@echo "make chaos    200 streams on three model actors, ten of which are killed at random moments"
+	@echo "make sglang   programs in SGLang's language, run by its own frontend, against our server"
 	@echo "make install  the virtual environment only ($(VENV))"
 
 install: $(STAMP)
@@ -93,6 +96,14 @@ chaos: install
 soak: install
 	RADIXRAY_SOAK_STEPS=1000000 $(BIN)/python -m pytest tests/cache/test_cache_machine.py --timeout 7200
 	RADIXRAY_SOAK_REQUESTS=100000 $(BIN)/python -m pytest tests/engine/test_soak.py --timeout 7200
+	RADIXRAY_SOAK_DISCONNECTS=50000 $(BIN)/python -m pytest tests/serve/test_conformance_e2e.py -k disconnects
+
+# Its language alone, without its runtime; in an environment of its own.
+sglang: install
+	test -x $(SGLANG)/bin/python || $(PYTHON) -m venv $(SGLANG)
+	$(SGLANG)/bin/pip install --quiet --disable-pip-version-check --no-deps sglang==0.5.23
+	$(SGLANG)/bin/pip install --quiet --disable-pip-version-check requests aiohttp numpy pydantic tqdm pybase64 ipython msgspec
+	RADIXRAY_SGLANG_PYTHON=$(CURDIR)/$(SGLANG)/bin/python $(BIN)/python -m pytest tests/serve/test_sglang_frontend.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(SGLANG) build dist *.egg-info

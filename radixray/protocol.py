@@ -56,6 +56,7 @@ __all__ = [
     "Emitted",
     "ErrorInfo",
     "GenerateRequest",
+    "Handle",
     "ModelInfo",
     "Request",
     "SamplingParams",
@@ -125,6 +126,25 @@ class Emitted(msgspec.Struct, frozen=True, kw_only=True):
     jumped: int = 0
 
 
+class Handle(msgspec.Struct, frozen=True, array_like=True):
+    """Names a request to those who do not wait for it. Several may have the same.
+
+    Attributes:
+        owner: whose request it is; nobody else's handle finds it.
+        rid: the owner's name for it. That of the batch `r` finds `r_0`, `r_1` and so on, too, and
+            an empty one finds all.
+    """
+
+    owner: str
+    rid: str
+
+    def finds(self, other: Handle) -> bool:
+        """Whether `other` is what this names."""
+        rid = self.rid
+        same = not rid or other.rid == rid or other.rid.startswith(f"{rid}_")
+        return same and other.owner == self.owner
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     """Continue `prompt_ids`.
 
@@ -152,6 +172,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
             begin with what follows. The rest of the request, its seed included, must be as it was.
         images: what the placeholders in the prompt stand for, in their order.
         image_data: bytes of those images, by `sha256`; left out where they are known already.
+        handle: whose it is, and what its owner calls it: so it is found by `EndsByHandle.end`.
     """
 
     request_id: str
@@ -169,6 +190,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     emitted: Emitted | None = None
     images: tuple[Image, ...] = ()
     image_data: dict[str, bytes] = {}
+    handle: Handle | None = None
 
     def validate(self, info: ModelInfo) -> None:
         """Raises InvalidRequestError or ContextLengthError, naming parameter and limit."""

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 
-from radixray.protocol import Delta, join_deltas
+from radixray.protocol import Delta, Handle, join_deltas
 
 
 class Consumer:
@@ -51,6 +51,7 @@ class Consumers:
         self._consumers: dict[str, Consumer] = {}
         self._owners: dict[str, Consumer] = {}
         self._held: dict[str, list[Delta]] = {}
+        self._handles: dict[str, Handle] = {}
 
     def get(self, consumer_id: str) -> Consumer:
         """The consumer of that id, made when new; counts as a sign of life."""
@@ -60,11 +61,19 @@ class Consumers:
         consumer.last_seen = time.monotonic()
         return consumer
 
-    def own(self, consumer_id: str, request_id: str, *, whole: bool = False) -> bool:
+    def own(
+        self,
+        consumer_id: str,
+        request_id: str,
+        *,
+        whole: bool = False,
+        handle: Handle | None = None,
+    ) -> bool:
         """Deltas of the request go to this consumer from now on; False if it has an owner.
 
         Args:
             whole: they are held until the last, and then go as one.
+            handle: by which others find it.
         """
         if request_id in self._owners:
             return False
@@ -73,12 +82,19 @@ class Consumers:
         self._owners[request_id] = consumer
         if whole:
             self._held[request_id] = []
+        if handle is not None:
+            self._handles[request_id] = handle
         return True
+
+    def found_by(self, handle: Handle) -> list[str]:
+        """Ids of the requests under way that `handle` finds."""
+        return [request_id for request_id, each in self._handles.items() if handle.finds(each)]
 
     def disown(self, request_id: str) -> bool:
         """Nobody waits for the request any more; False if nobody did."""
         consumer = self._owners.pop(request_id, None)
         self._held.pop(request_id, None)
+        self._handles.pop(request_id, None)
         if consumer is None:
             return False
         consumer.requests.discard(request_id)
@@ -123,6 +139,7 @@ class Consumers:
         for request_id in orphans:
             self._owners.pop(request_id, None)
             self._held.pop(request_id, None)
+            self._handles.pop(request_id, None)
         return orphans
 
     def silent_since(self, horizon: float) -> list[str]:

@@ -46,7 +46,7 @@ class Draining:
         return HandedOverError(f"model actor {self._name} stops")
 
     async def run(
-        self, grace_s: float, abort: Callable[[str], None], stats: Callable[[], EngineStats]
+        self, grace_s: float, abort: Callable[[str], object], stats: Callable[[], EngineStats]
     ) -> int:
         """Returns when no request is left; how many were handed over after `grace_s` seconds.
 

@@ -26,6 +26,7 @@ from radixray.actors.wire import (
     decode_cache_tree,
     decode_pin_report,
     decode_served_model,
+    encode,
 )
 from radixray.config import DeploymentConfig
 from radixray.errors import (
@@ -43,6 +44,7 @@ from radixray.namespaces import namespace_of
 from radixray.protocol import (
     Delta,
     GenerateRequest,
+    Handle,
     ModelInfo,
     Request,
     ScoreRequest,
@@ -153,6 +155,15 @@ class EngineClient:
 
         names = await self._names()
         return dict(zip(names, await asyncio.gather(*map(pin_on, names)), strict=True))
+
+    async def end(self, handle: Handle) -> None:
+        """Ends generations, of other processes too; see `EndsByHandle.end`."""
+        message = encode(handle)
+        names = await self._names()
+        calls = [answer_of(name, actor_handle(name).end.remote(message)) for name in names]
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def flush(self) -> int:
         """Empties the caches of all model actors of what no request uses; pages freed.

@@ -23,6 +23,7 @@ from radixray.actors.warming import budget_of, warm_up, with_salts
 from radixray.actors.wire import (
     ServedModel,
     decode_engine_config,
+    decode_handle,
     decode_hot_prefixes,
     decode_request,
     encode,
@@ -248,7 +249,8 @@ class ModelActor:
                 self._consumers.get(consumer_id).put(_refusal(request, error))
                 continue
             whole = isinstance(request, GenerateRequest) and request.whole
-            if not self._consumers.own(consumer_id, request.request_id, whole=whole):
+            handle = request.handle if isinstance(request, GenerateRequest) else None
+            if not self._consumers.own(consumer_id, request.request_id, whole=whole, handle=handle):
                 error = InvalidRequestError(
                     f"request_id {request.request_id!r} is in use", param="request_id"
                 )
@@ -264,6 +266,14 @@ class ModelActor:
         for request_id in request_ids:
             if self._consumers.disown(request_id):
                 self._abort(request_id)
+
+    @ray.method(concurrency_group="generate")
+    async def end(self, handle: bytes) -> None:
+        """Ends the requests that a Handle finds; the last Delta of each says ``abort``."""
+        for request_id in self._consumers.found_by(decode_handle(handle)):
+            if self._abort(request_id):
+                cancelled = Delta(request_id=request_id, finish_reason="abort")
+                self._consumers.deliver([cancelled])
 
     @ray.method(concurrency_group="generate")
     async def heartbeat(self, consumer_id: str) -> None:
@@ -322,10 +332,13 @@ class ModelActor:
         task.add_done_callback(self._background.discard)
         return task
 
-    def _abort(self, request_id: str) -> None:
+    def _abort(self, request_id: str) -> bool:
+        """True where the engine does not know it yet, and so tells nobody of it."""
         compiling = self._compiling.get(request_id)
-        if compiling is None or not compiling.cancel():  # else the engine does not know it yet
-            self._engine.abort(request_id)
+        if compiling is not None and compiling.cancel():
+            return True
+        self._engine.abort(request_id)
+        return False
 
     def _compile(self, request: GenerateRequest) -> None:
         """Compiles the request's constraint, as long as somebody waits, and queues it."""

@@ -7,7 +7,14 @@ from typing import Protocol, runtime_checkable
 
 from radixray.config import DeploymentConfig
 from radixray.explanation import Explanation
-from radixray.protocol import Delta, GenerateRequest, ModelInfo, ScoreRequest, ScoreResult
+from radixray.protocol import (
+    Delta,
+    GenerateRequest,
+    Handle,
+    ModelInfo,
+    ScoreRequest,
+    ScoreResult,
+)
 from radixray.reports import CacheTree, EngineStats, PinReport
 from radixray.tokenizer.tokenizer import Tokenizer
 
@@ -70,6 +77,22 @@ class Client(Transport, Protocol):
 
     def abandon(self) -> None:
         """As `close`, without waiting; in the client's loop only."""
+        ...
+
+
+@runtime_checkable
+class EndsByHandle(Protocol):
+    """A transport that can end generations of other processes."""
+
+    async def end(self, handle: Handle) -> None:
+        """Ends the generations that `handle` finds, whoever waits for them.
+
+        Each ends with what there is of it, and the finish_reason ``abort``. One that has not come
+        to a model actor yet is not found.
+
+        Raises:
+            EngineDiedError: a model actor cannot be reached; those of the others have ended.
+        """
         ...
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from radixray.config import DeploymentConfig, EngineConfig
 from radixray.errors import InvalidRequestError
-from radixray.protocol import Delta, ModelInfo, Request, TokenizerFiles
+from radixray.protocol import Delta, Handle, ModelInfo, Request, TokenizerFiles
 from radixray.reports import CacheSnapshot, CacheTree, PinReport, Placement, StepReport
 
 
@@ -83,6 +83,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 encode = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode
+decode_handle = msgspec.msgpack.Decoder(Handle).decode
 decode_deltas = msgspec.msgpack.Decoder(list[Delta]).decode
 decode_place_request = msgspec.msgpack.Decoder(PlaceRequest).decode
 decode_cohort_hint = msgspec.msgpack.Decoder(CohortHint).decode

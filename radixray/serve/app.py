@@ -28,6 +28,7 @@ from radixray.serve.live_requests import LiveRequests
 from radixray.serve.metrics import CountAnswers, HttpCounts, metrics
 from radixray.serve.models import get_model, list_models
 from radixray.serve.native_routes import ROUTES as NATIVE_ROUTES
+from radixray.serve.openapi import openapi
 from radixray.serve.responses import create_response
 from radixray.serve.sglang_generate import native_generate
 from radixray.serve.sglang_server import (
@@ -87,6 +88,7 @@ def build_app(
             Route("/get_server_info", server_info, methods=["GET"]),
             Route("/server_info", server_info, methods=["GET"]),
             Route("/flush_cache", flush_cache, methods=["POST"]),
+            Route("/openapi.json", openapi, methods=["GET"]),
             Route("/v1/embeddings", embeddings, methods=["POST"]),
             Route("/v1/models", list_models, methods=["GET"]),
             Route("/v1/models/{id:path}", get_model, methods=["GET"]),

@@ -112,7 +112,9 @@ def parse(body: bytes, kind: type[BodyT], *, nested: str | None = None) -> BodyT
     try:
         fields = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequestError(f"the body is not valid JSON: {error}") from None
+        param = _broken_field(body)
+        where = "the body" if param is None else param
+        raise InvalidRequestError(f"{where} is not valid JSON: {error}", param=param) from None
     if not isinstance(fields, dict):
         raise InvalidRequestError("the body must be a JSON object")
     fields = _supported(fields, kind)
@@ -134,6 +136,23 @@ def struct_of(fields: Mapping[str, Any], kind: type[BodyT], *, at: str = "") -> 
         return msgspec.convert(fields, kind, str_keys=True)
     except msgspec.ValidationError as error:
         raise _explain(str(error), at) from None
+
+
+def _broken_field(body: bytes) -> str | None:
+    """The field that makes `body` unreadable; None where it is no JSON object at all.
+
+    A number too large for any use is JSON to the letter.
+    """
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    for name, value in fields.items():
+        try:
+            msgspec.json.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return name
+    return None
 
 
 def _supported(fields: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:

@@ -109,17 +109,16 @@ class OutputText(msgspec.Struct, frozen=True):
     type: str = "output_text"
 
 
-class OutputMessage(msgspec.Struct, frozen=True):
+class OutputMessage(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
     """A message of the answer."""
 
     id: str
     status: str
     content: list[OutputText]
     role: str = "assistant"
-    type: str = "message"
 
 
-class OutputCall(msgspec.Struct, frozen=True):
+class OutputCall(msgspec.Struct, frozen=True, tag_field="type", tag="function_call"):
     """A call in the answer."""
 
     id: str
@@ -127,7 +126,6 @@ class OutputCall(msgspec.Struct, frozen=True):
     call_id: str
     name: str
     arguments: str
-    type: str = "function_call"
 
 
 OutputItem = OutputMessage | OutputCall

@@ -13,11 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from radixray.actors.transport import Transport
+from radixray.checks import check_int
 from radixray.errors import ContextLengthError, InvalidRequestError
 from radixray.protocol import (
+    MAX_LOGPROBS,
     MAX_SEED,
     Delta,
     GenerateRequest,
+    Handle,
     SamplingParams,
     TokenLogprob,
     Usage,
@@ -48,27 +51,19 @@ async def native_generate(request: Request) -> Response:
     body = parse(await read_body(request), NativeBody, nested="sampling_params")
     connection: Connection = request.app.state.connection
     transport = await connection.transport()
-    job = await _job(body, transport)
-    shape = NativeShape(body, job, transport)
-    owner = request.state.tenant.name
+    job = await _job(body, transport, request.state.tenant.name)
     admitted = admit(request, transport, job.requests)
-    abortable = AbortableTransport(admitted, request.app.state.live, owner, shape.rids)
-    return await answer(request, abortable, job, shape)
+    abortable = AbortableTransport(admitted, request.app.state.live)
+    return await answer(request, abortable, job, NativeShape(body, job, transport))
 
 
 class NativeShape:
-    """Answers; those of a stream hold all there is so far.
-
-    Attributes:
-        rids: request id -> the id its sender gave it.
-    """
+    """Answers; those of a stream hold all there is so far."""
 
     def __init__(self, body: NativeBody, job: Job, transport: Transport) -> None:
         self._body = body
         self._tokenizer = transport.tokenizer
         self._requests = job.requests
-        self._names = _rids(body, len(job.requests)) or [each.request_id for each in job.requests]
-        self.rids = dict(zip([each.request_id for each in job.requests], self._names, strict=True))
         prompts = body.text if body.text is not None else body.input_ids
         first = prompts[0] if isinstance(prompts, list) and prompts else None
         # A list of texts, or of lists of ids; a list of ids is one prompt.
@@ -96,7 +91,7 @@ class NativeShape:
     def _answer(self, index: int, output: Delta) -> NativeAnswer:
         request, usage = self._requests[index], output.usage or Usage()
         meta = MetaInfo(
-            self._names[index],
+            request.handle.rid if request.handle else request.request_id,
             _finish_reason(output),
             len(request.prompt_ids),
             len(output.token_ids),
@@ -110,8 +105,8 @@ class NativeShape:
         made = output.logprobs or []
         meta.output_token_logprobs = [self._scored(each.token_id, each.logprob) for each in made]
         start = self._body.score_from
-        first = prompt_ids[start : start + 1] if start >= 0 else []
-        given = (output.prompt_logprobs or []) if first else []
+        first = prompt_ids[:1] if start == 0 else []
+        given = (output.prompt_logprobs or []) if start >= 0 else []
         meta.input_token_logprobs = [self._scored(token, None) for token in first]
         meta.input_token_logprobs += [self._scored(each.token_id, each.logprob) for each in given]
         if self._body.top_logprobs_num:
@@ -140,7 +135,7 @@ def _finish_reason(output: Delta) -> dict[str, str | int] | None:
     return {"type": output.finish_reason, "matched": output.stop_reason}
 
 
-async def _job(body: NativeBody, transport: Transport) -> Job:
+async def _job(body: NativeBody, transport: Transport, owner: str) -> Job:
     given, info = body.sampling_params, transport.info
     if not 1 <= given.n <= MAX_N:
         raise InvalidRequestError(
@@ -157,11 +152,11 @@ async def _job(body: NativeBody, transport: Transport) -> Job:
             f"{MAX_SEQUENCES}",
             param=prompt_param,
         )
-    if not body.score_from >= -1:
-        raise InvalidRequestError(
-            "logprob_start_len must be at least -1", param="logprob_start_len"
-        )
-    _rids(body, len(prompts) * given.n)
+    check_int("top_logprobs_num", body.top_logprobs_num, 0, MAX_LOGPROBS)
+    # It is not looked at where nobody asks for log-probabilities.
+    end = min(map(len, prompts)) if body.return_logprob else None
+    check_int("logprob_start_len", body.score_from, -1, end)
+    rids = _rids(body, len(prompts) * given.n)
     names = {each: f"sampling_params.{each}" for each in ("regex", "json_schema", "ebnf")}
     with named_as_in(names):
         constraint, _ = constraint_of(
@@ -176,14 +171,16 @@ async def _job(body: NativeBody, transport: Transport) -> Job:
     for prompt_ids in prompts:
         seed = secrets.randbelow(MAX_SEED) if given.sampling_seed is None else given.sampling_seed
         for i in range(given.n):
+            request_id = f"{job_id}-{len(requests)}"
             with named_as_in(names):
                 sequence = GenerateRequest(
-                    request_id=f"{job_id}-{len(requests)}",
+                    request_id=request_id,
                     prompt_ids=prompt_ids,
                     sampling=_sampling(body, given, shifted_seed(seed, i)),
                     constraint=constraint,
                     priority=body.priority,
                     whole=not body.stream,
+                    handle=Handle(owner, rids[len(requests)] if rids else request_id),
                 )
                 sequence.validate(info)
             requests.append(sequence)
@@ -223,8 +220,8 @@ def _sampling(body: NativeBody, given: NativeSampling, seed: int) -> SamplingPar
         min_tokens=given.min_new_tokens,
         seed=seed,
         logprobs=body.top_logprobs_num if body.return_logprob else None,
-        # SGLang counts a first token that is not scored.
-        prompt_logprobs_from=start + 1 if wants_prompt else None,
+        # SGLang tells of the very first token, too, which nothing scores.
+        prompt_logprobs_from=max(1, start) if wants_prompt else None,
         **{name: _several(getattr(given, name)) for name in _SAME_NAMES},
     )
 

@@ -65,7 +65,8 @@ Scored = tuple[float | None, int, str | None]
 class MetaInfo(msgspec.Struct, omit_defaults=True):
     """All that is known of an answer beside its text; log-probabilities where asked for.
 
-    The first of the prompt's has no log-probability, wherever `logprob_start_len` puts it.
+    The prompt's very first token has no log-probability. SGLang's server gives none for the one at
+    `logprob_start_len`, wherever that is, and two of its frontend's choices methods fail on that.
     """
 
     id: str

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 import radixray
 from radixray.errors import InvalidRequestError
-from radixray.protocol import GenerateRequest, SamplingParams
+from radixray.protocol import GenerateRequest, Handle, SamplingParams
 from radixray.serve.answer import json_response
 from radixray.serve.connection import Connection
 from radixray.serve.disconnect import while_connected
@@ -62,13 +62,16 @@ class AbortBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def abort_request(request: Request) -> Response:
     """``POST /abort_request``: end requests of ``/generate``; each answers with what it has.
 
-    Only those of the same API key, and that came to this process of the ingress.
+    Only those of the same API key; whichever process of the ingress they came to, once they are at
+    a model actor.
     """
     body = parse(await read_body(request), AbortBody)
     if bool(body.rid) == body.abort_all:
         raise InvalidRequestError("give one of rid and abort_all", param="rid")
     live: LiveRequests = request.app.state.live
-    live.abort(request.state.tenant.name, body.rid)
+    connection: Connection = request.app.state.connection
+    handle = Handle(request.state.tenant.name, body.rid)
+    await live.abort(await connection.transport(), handle)
     return Response()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from radixray.actors.consumers import Consumers
-from radixray.protocol import Delta, ErrorInfo, TokenLogprob, Usage, join_deltas
+from radixray.protocol import Delta, ErrorInfo, Handle, TokenLogprob, Usage, join_deltas
 
 
 def deltas_of(request_id: str) -> list[Delta]:
@@ -91,3 +91,22 @@ def test_joined_deltas_keep_logprobs_and_the_error() -> None:
     assert joined.prompt_logprobs == logprobs
     assert joined.error == last.error
     assert joined.finish_reason == "error"
+
+
+def test_handles_find_their_owners_requests_while_they_run() -> None:
+    consumers = Consumers()
+    names = {"a": ("me", "r"), "b": ("me", "r_1"), "c": ("me", "rest"), "d": ("you", "r")}
+    for request_id, (owner, rid) in names.items():
+        assert consumers.own(
+            "x" if request_id < "c" else "y", request_id, handle=Handle(owner, rid)
+        )
+    assert consumers.own("x", "nameless")
+    assert consumers.found_by(Handle("me", "r")) == ["a", "b"]
+    assert consumers.found_by(Handle("me", "r_1")) == ["b"]
+    assert consumers.found_by(Handle("me", "")) == ["a", "b", "c"]
+    assert consumers.found_by(Handle("you", "")) == ["d"]
+    consumers.deliver([Delta(request_id="a", finish_reason="stop")])
+    assert consumers.disown("b")
+    assert consumers.found_by(Handle("me", "")) == ["c"]
+    consumers.remove("y")
+    assert consumers.found_by(Handle("me", "")) == consumers.found_by(Handle("you", "")) == []

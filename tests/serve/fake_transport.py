@@ -9,6 +9,7 @@ from radixray.errors import RadixRayError
 from radixray.protocol import (
     Delta,
     GenerateRequest,
+    Handle,
     ModelInfo,
     ScoreRequest,
     ScoreResult,
@@ -71,6 +72,7 @@ class FakeTransport:
         }
         self.closed = False
         self.flushed = 0
+        self._ended: dict[str, asyncio.Event] = {}
 
     @property
     def text(self) -> str:
@@ -103,7 +105,9 @@ class FakeTransport:
         limit = request.max_new_tokens(self.info)
         for i, word in enumerate(words[:limit] if limit else [""]):
             if i == self.hang_after:
-                await asyncio.Event().wait()
+                await self._ended.setdefault(request.request_id, asyncio.Event()).wait()
+                yield Delta(request_id=request.request_id, index=i, finish_reason="abort")
+                return
             if self.error is not None and i == self.fail_after:
                 raise self.error
             await asyncio.sleep(0)
@@ -131,6 +135,11 @@ class FakeTransport:
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         raise AssertionError("the HTTP API scores nothing")
+
+    async def end(self, handle: Handle) -> None:
+        for request in self.requests:
+            if request.handle is not None and handle.finds(request.handle):
+                self._ended.setdefault(request.request_id, asyncio.Event()).set()
 
     async def flush(self) -> int:
         self.flushed += 1

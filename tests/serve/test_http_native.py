@@ -11,7 +11,7 @@ import pytest
 from fake_transport import INFO, FakeTransport, scored
 
 from radixray.errors import OverloadedError
-from radixray.protocol import Constraint, SamplingParams
+from radixray.protocol import Constraint, Handle, SamplingParams
 
 END = 2
 
@@ -119,12 +119,13 @@ async def test_logprobs(http: aiohttp.ClientSession, transport: FakeTransport) -
         meta = answer["meta_info"]
         spelling = transport.tokenizer.spelling
         assert [entry[1] for entry in meta["input_token_logprobs"]] == ids[start:]
-        assert meta["input_token_logprobs"][0] == [None, ids[start], spelling(ids[start]).decode()]
-        assert [entry[0] for entry in meta["input_token_logprobs"][1:]] == [
-            scored(token, 0).logprob for token in ids[start + 1 :]
+        assert meta["input_token_logprobs"][0][2] == spelling(ids[start]).decode()
+        # Nothing comes before the very first, and so it has none.
+        assert [entry[0] for entry in meta["input_token_logprobs"]] == [
+            None if i == 0 else scored(ids[i], 0).logprob for i in range(start, len(ids))
         ]
-        assert meta["input_top_logprobs"][0] is None
-        assert len(meta["input_top_logprobs"]) == len(ids) - start
+        tops = meta["input_top_logprobs"]
+        assert [top is None for top in tops] == [i == 0 for i in range(start, len(ids))]
         assert [entry[1] for entry in meta["output_token_logprobs"]] == transport.token_ids
         assert [len(top) for top in meta["output_top_logprobs"]] == [2] * 2
         assert meta["finish_reason"] == {"type": "stop", "matched": END}
@@ -280,7 +281,6 @@ async def test_abort(
             assert response.status == 200
         text = await answering
     assert not transport.live
-    assert len(transport.aborted) == 2
     if stream:
         events = [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n")[:-2]]
         answers = [next(each for each in reversed(events) if each["index"] == i) for i in (0, 1)]
@@ -289,6 +289,31 @@ async def test_abort(
     for answer in answers:
         assert answer["text"] == "".join(transport.words[:2])
         assert answer["meta_info"]["finish_reason"]["type"] == "abort"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_abort_on_the_way_to_a_model_actor(
+    http: aiohttp.ClientSession,
+    transport: FakeTransport,
+    monkeypatch: pytest.MonkeyPatch,
+    stream: bool,
+) -> None:
+    monkeypatch.setattr("radixray.serve.live_requests.GRACE_S", 0.05)
+
+    async def end(handle: Handle) -> None:
+        assert handle == Handle("anonymous", "mine")
+
+    transport.hang_after, transport.end = 0, end
+    async with asyncio.timeout(10):
+        given = {"text": "a", "rid": "mine", "stream": stream}
+        answering = asyncio.create_task(_text(http, given))
+        while not transport.live:
+            await asyncio.sleep(0.01)
+        async with http.post("/abort_request", json={"rid": "mine"}) as response:
+            assert response.status == 200
+        text = await answering
+    assert '"type":"abort"' in text
+    assert len(transport.aborted) == 1
 
 
 async def test_abort_wants_a_rid(http: aiohttp.ClientSession) -> None:

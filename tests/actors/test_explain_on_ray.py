@@ -7,9 +7,10 @@ import uuid
 import pytest
 
 import radixray as rr
-from radixray.actors.engine_client import EngineClient, fetch_served_model
+from radixray.actors.deployment import deploy
+from radixray.actors.engine_client import EngineClient
 from radixray.actors.transport import Transport
-from radixray.config import DeploymentConfig
+from radixray.config import DeploymentConfig, EngineConfig
 from radixray.protocol import GenerateRequest, SamplingParams
 
 
@@ -82,14 +83,15 @@ async def test_predictions_are_compared(runtime: rr.Runtime) -> None:
 
 async def test_with_one_model_actor_nobody_asks_the_scheduler(runtime: rr.Runtime) -> None:
     """The model actor itself remembers."""
-    lone = DeploymentConfig(name="default", model_actors=1)
-    client = EngineClient(lone, *(await fetch_served_model(lone)))
+    engine = EngineConfig(max_total_tokens=4096, cpu_threads=1)
+    deployment = deploy(DeploymentConfig(name="lone", engine=engine))
+    client = await deployment.connect()
     try:
         await ask(client, "A lone actor knows, too: blue.")
         second, cached = await ask(client, "A lone actor knows, too: green.")
         found = await client.explain(second)
         assert found.placement is None and found.hit is not None
-        assert (found.actor, found.hit.cached) == ("default/model-0", cached)
+        assert (found.actor, found.hit.cached) == ("lone/model-0", cached)
         assert found.hit.divergence is not None
         assert found.hit.divergence.cached_text is not None
         assert found.hit.divergence.cached_text.strip().startswith("blue")
@@ -98,3 +100,4 @@ async def test_with_one_model_actor_nobody_asks_the_scheduler(runtime: rr.Runtim
         assert "no choice among model actors is remembered" in found.why[0]
     finally:
         await client.close()
+        deployment.shutdown()

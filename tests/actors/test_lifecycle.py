@@ -125,7 +125,7 @@ async def test_a_lone_client_learns_of_new_actors_and_a_new_scheduler_too(
         number = 0
         while not (await client.stats())["elastic/model-1"].generated_tokens:
             number += 1
-            await outcomes(client, 12, f"more-{number}")
+            await outcomes(client, 30, f"more-{number}")
     await balanced(client)
 
 

@@ -75,6 +75,9 @@ class Members:
 
     async def look(self) -> None:
         """Asks the scheduler actor; one that does not answer changes nothing."""
+        if self._looking is not None:
+            # It may have been asked before what the caller knows of had come about.
+            await asyncio.shield(self._looking)
         await asyncio.shield(self._looking or self._look())
 
     def _look(self) -> asyncio.Task[None]:

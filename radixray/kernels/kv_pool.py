@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from radixray.kernels.cpu.memory import zeros_on_large_pages
-
 
 class KVPool:
     """Keys and values of all cached tokens, allocated once.
@@ -35,8 +33,10 @@ class KVPool:
         # Zeros, not garbage: kernels may read a slot nobody wrote yet under a mask, and
         # 0 * NaN is NaN. Pages of zeros cost no memory until they are written.
         shape = (num_layers, num_kv_heads, num_slots, head_dim)
-        self.k = zeros_on_large_pages(shape, dtype)
-        self.v = zeros_on_large_pages(shape, dtype)
+        # Not on large pages: attention over scattered slots would take a fifth less time, but the
+        # kernel may look for them for most of a second, when requests first come to new slots.
+        self.k = torch.zeros(shape, dtype=dtype)
+        self.v = torch.zeros(shape, dtype=dtype)
         self.num_slots = num_slots
 
     @staticmethod

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import radixray as rr
+from radixray.errors import UnsupportedFeatureError
 from radixray.models.resolve import resolve_model
 from radixray.protocol import Delta, GenerateRequest, ModelInfo, ScoreRequest, ScoreResult, Usage
 from radixray.reports import EngineStats
@@ -71,8 +72,8 @@ class FakeEngine:
             )
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Not used."""
-        raise NotImplementedError
+        """No program here selects."""
+        raise UnsupportedFeatureError("this engine only generates", param="select")
 
     async def flush(self) -> int:
         """Nothing to empty."""
